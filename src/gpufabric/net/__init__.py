@@ -1,0 +1,101 @@
+"""What the network between GPUs is, what it says, and whether it is well.
+
+Importing this package is cheap: each public name is loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpufabric.net.records import (
+        BenchRow,
+        BenchTable,
+        Connection,
+        Device,
+        Devices,
+        Evidence,
+        Gdr,
+        Hca,
+        HcaState,
+        Header,
+        HostView,
+        InspectorOp,
+        Mark,
+        Measured,
+        NcclLog,
+        NetError,
+        RankInit,
+        Ras,
+        TorchLog,
+        Topology,
+        Unread,
+    )
+    from gpufabric.net.report import NetReport
+
+_RECORDS = (
+    "BenchRow",
+    "BenchTable",
+    "Connection",
+    "Device",
+    "Devices",
+    "Evidence",
+    "Gdr",
+    "Hca",
+    "HcaState",
+    "Header",
+    "HostView",
+    "InspectorOp",
+    "Mark",
+    "Measured",
+    "NcclLog",
+    "NetError",
+    "RankInit",
+    "Ras",
+    "TorchLog",
+    "Topology",
+    "Unread",
+)
+
+# Names of functions must differ from the names of the modules they live in: the import system
+# would put the module where the function is looked for.
+_HOME = {
+    **dict.fromkeys(_RECORDS, "gpufabric.net.records"),
+    "NetReport": "gpufabric.net.report",
+}
+
+__all__ = [
+    "BenchRow",
+    "BenchTable",
+    "Connection",
+    "Device",
+    "Devices",
+    "Evidence",
+    "Gdr",
+    "Hca",
+    "HcaState",
+    "Header",
+    "HostView",
+    "InspectorOp",
+    "Mark",
+    "Measured",
+    "NcclLog",
+    "NetError",
+    "NetReport",
+    "RankInit",
+    "Ras",
+    "TorchLog",
+    "Topology",
+    "Unread",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
