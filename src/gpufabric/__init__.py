@@ -1,0 +1,1 @@
+"""gpufabric: multi-node GPU jobs on the fastest network a place has, and proof of it."""

@@ -1,0 +1,1 @@
+"""Backends: one folder or module a place. Loaded by name, on use."""

@@ -1,0 +1,157 @@
+"""What a backend is: eleven calls over values. `Fabric` is for people; this stays small."""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import ClassVar, Protocol, runtime_checkable
+
+from gpufabric._frozen import FrozenDict, field, frozen
+from gpufabric.job import JobRef, JobStatus, LogLine
+from gpufabric.net.interconnect import Interconnect, Place
+from gpufabric.net.nics import NicLayout
+from gpufabric.plan import LaunchPlan, Offer, Resolution
+from gpufabric.resources import Accelerator
+from gpufabric.task import Task
+
+__all__ = ["Backend", "Capability", "CheckItem", "CheckReport", "Pool", "Site"]
+
+
+class Capability(StrEnum):
+    """What a backend can do beyond planning."""
+
+    LAUNCH = "launch"
+    FOLLOW_LOGS = "follow-logs"
+    RESTARTS = "restarts"
+    EXEC = "exec"
+    PORT_FORWARD = "port-forward"
+
+
+@frozen(kw_only=True)
+class CheckItem:
+    """One thing that must hold: what, whether it does, and what to do where it does not."""
+
+    name: str
+    ok: bool
+    message: str = ""
+
+
+@frozen(kw_only=True)
+class CheckReport:
+    """Whether a backend is usable. `check` answers without raising."""
+
+    backend: str
+    items: tuple[CheckItem, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything holds."""
+        return all(item.ok for item in self.items)
+
+    def __str__(self) -> str:
+        lines = [
+            f"  {'ok  ' if i.ok else 'FAIL'} {i.name}" + (f": {i.message}" if i.message else "")
+            for i in self.items
+        ]
+        return "\n".join([f"{self.backend}: {'usable' if self.ok else 'not usable'}", *lines])
+
+
+@frozen(kw_only=True)
+class Pool:
+    """Nodes of one kind in one place, as a backend found them. None means not known."""
+
+    name: str
+    place: Place
+    platform: str
+    instance_type: str | None = None
+    accelerator: Accelerator | None = None
+    nodes_total: int | None = None
+    nodes_free: int | None = None
+    gpus_free: tuple[int, ...] = ()
+    cpus: float | None = None
+    memory_gib: float | None = None
+    nics: NicLayout = field(factory=NicLayout)
+    interconnect: Interconnect | None = None
+    labels: FrozenDict[str, str] = field(
+        factory=FrozenDict[str, str], converter=FrozenDict[str, str]
+    )
+    usd_hour: float | None = None
+    spot: bool = False
+
+
+@frozen(kw_only=True)
+class Site:
+    """What a backend read about one account, cluster or machine. Plans are made from it alone.
+
+    `unseen` says in words what could not be read. `facts` has what only this backend needs.
+    """
+
+    backend: str
+    pools: tuple[Pool, ...] = ()
+    unseen: tuple[str, ...] = ()
+    facts: FrozenDict[str, object] = field(factory=FrozenDict[str, object])
+    as_of: dt.datetime | None = None
+    assumed: bool = False
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-safe data with `schema`."""
+        from gpufabric._convert import to_dict
+
+        return to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> "Site":
+        """Builds it from plain data. Raises `SpecError`."""
+        from gpufabric._convert import from_dict
+
+        return from_dict(cls, data)
+
+    def to_yaml(self) -> str:
+        """The same as `to_dict`, as YAML."""
+        from gpufabric._yaml import dump
+
+        return dump(self.to_dict())
+
+    @classmethod
+    def from_yaml(cls, text: str) -> "Site":
+        """Builds it from YAML text. Raises `SpecError`."""
+        from gpufabric._yaml import load_value
+
+        return load_value(cls, text)
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One place that can run gangs. All calls are synchronous and safe from several threads.
+
+    `discover` reads; `offers` and `plan` are pure; only `apply`, `cancel` and `teardown` write.
+
+    - `apply` does what the plan prints: looks first, creates second; the same plan twice is one
+      job; on any failure (Ctrl-C too) it removes what it made and raises with `.leftovers`.
+    - `logs` gives per node the lines in order; `follow` goes on until the job ends.
+    - `teardown` removes everything the plan made; of what is gone it succeeds.
+    - `jobs` lists what the place itself has on record.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    capabilities: ClassVar[frozenset[Capability]]
+
+    def check(self) -> CheckReport: ...
+    def discover(self) -> Site: ...
+    def offers(self, task: Task, site: Site) -> Resolution: ...
+    def plan(self, task: Task, offer: Offer, site: Site, *, run: str = "") -> LaunchPlan: ...
+    def apply(self, plan: LaunchPlan) -> JobRef: ...
+    def status(self, ref: JobRef) -> JobStatus: ...
+    def logs(
+        self,
+        ref: JobRef,
+        *,
+        node_rank: int | None = None,
+        follow: bool = False,
+        since: float | None = None,
+    ) -> Iterator[LogLine]: ...
+    def cancel(self, ref: JobRef) -> None: ...
+    def teardown(self, ref: JobRef) -> None: ...
+    def jobs(self) -> Iterable[JobRef]: ...
+    def close(self) -> None: ...
