@@ -1,0 +1,220 @@
+"""Raw tables (of TOML or JSON) to row classes, strictly: every fault is told, nothing is guessed.
+
+Builders are made once for each class from its annotations, then cost a few microseconds a row;
+that is why this is not cattrs, whose import alone would be half the budget of a first plan.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from gpufabric._frozen import FrozenDict, freeze
+from gpufabric.catalog._row import Row
+
+__all__ = ["Fault", "FaultsFound", "build"]
+
+T = TypeVar("T", bound=Row)
+Builder = Callable[[Any], Any]
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong, and where: keys and list indexes from the row down."""
+
+    path: tuple[str | int, ...]
+    message: str
+
+
+class FaultsFound(Exception):  # noqa: N818  internal carrier of many faults, never seen by users
+    """Every fault of one row."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("; ".join(f"{f.path}: {f.message}" for f in faults))
+        self.faults = faults
+
+
+def build(cls: type[T], raw: object) -> T:
+    """Gives the row that a raw table describes, or raises `FaultsFound` with every fault."""
+    made: T = _builder_of_class(cls)(raw)
+    return made
+
+
+def _bad(message: str) -> FaultsFound:
+    return FaultsFound([Fault((), message)])
+
+
+def _kind(value: object) -> str:
+    names = {dict: "a table", list: "a list", str: "text", bool: "true/false", NoneType: "nothing"}
+    return names.get(type(value), f"{value!r}")
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise _bad(f"must be text, is {_kind(value)}")
+    return value
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise _bad(f"must be a whole number, is {_kind(value)}")
+    return value
+
+
+def _number(value: object) -> float:
+    if type(value) is int or type(value) is float:
+        return value
+    raise _bad(f"must be a number, is {_kind(value)}")
+
+
+def _flag(value: object) -> bool:
+    if type(value) is not bool:
+        raise _bad(f"must be true or false, is {_kind(value)}")
+    return value
+
+
+def _day(value: object) -> date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            pass
+    raise _bad(f"must be a date such as 2026-11-30, is {_kind(value)}")
+
+
+_PLAIN: dict[object, Builder] = {
+    str: _text,
+    int: _whole,
+    float: _number,
+    bool: _flag,
+    date: _day,
+    object: freeze,
+}
+
+
+def _builder(hint: Any) -> Builder:
+    plain = _PLAIN.get(hint)
+    if plain is not None:
+        return plain
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return _union(args)
+    if origin is Literal:
+        return _one_of(args)
+    if origin is tuple:
+        return _tuple_of(_builder(args[0]))
+    if origin is FrozenDict:
+        return _dict_of(_builder(args[1]))
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return _member(hint)
+    if isinstance(hint, type) and issubclass(hint, Row):
+        return _builder_of_class(hint)
+    raise TypeError(f"the catalog has no builder for {hint!r}")
+
+
+def _union(args: tuple[Any, ...]) -> Builder:
+    (only,) = (a for a in args if a is not NoneType)  # the rows have no other unions
+    return _builder(only)  # an absent key is None; TOML has no null
+
+
+def _one_of(words: tuple[Any, ...]) -> Builder:
+    def one_of(value: object) -> object:
+        if value not in words:
+            raise _bad(f"{value!r} is not one of {', '.join(map(str, words))}")
+        return value
+
+    return one_of
+
+
+def _member(enum: type[StrEnum]) -> Builder:
+    members = {m.value: m for m in enum}
+
+    def member(value: object) -> object:
+        found = members.get(value) if isinstance(value, str) else None
+        if found is None:
+            raise _bad(f"{value!r} is not one of {', '.join(members)}")
+        return found
+
+    return member
+
+
+def _tuple_of(item: Builder) -> Builder:
+    def tuple_of(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple):
+            raise _bad(f"must be a list, is {_kind(value)}")
+        try:
+            return tuple([item(v) for v in value])
+        except FaultsFound:
+            raise _each(enumerate(value), item) from None
+
+    return tuple_of
+
+
+def _dict_of(item: Builder) -> Builder:
+    def dict_of(value: object) -> FrozenDict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise _bad(f"must be a table, is {_kind(value)}")
+        try:
+            return FrozenDict({k: item(v) for k, v in value.items()})
+        except FaultsFound:
+            raise _each(value.items(), item) from None
+
+    return dict_of
+
+
+def _each(pairs: Any, item: Builder) -> FaultsFound:
+    faults: list[Fault] = []
+    for key, value in pairs:
+        try:
+            item(value)
+        except FaultsFound as exc:
+            faults += [Fault((key, *f.path), f.message) for f in exc.faults]
+    return FaultsFound(faults)
+
+
+@functools.cache
+def _builder_of_class(cls: type[Row]) -> Builder:
+    hints = get_type_hints(cls)
+    builders = {name: _builder(hints[name]) for name in cls.row_fields}
+
+    def of_class(raw: object) -> object:
+        if not isinstance(raw, dict):
+            raise _bad(f"must be a table, is {_kind(raw)}")
+        try:
+            return cls(**{k: builders[k](v) for k, v in raw.items()})
+        except (FaultsFound, KeyError, TypeError):
+            faults = _faults(raw, builders, cls.row_required)
+            if not faults:
+                raise
+            raise FaultsFound(faults) from None
+
+    return of_class
+
+
+def _faults(
+    raw: dict[Any, Any], builders: dict[str, Builder], required: tuple[str, ...]
+) -> list[Fault]:
+    faults: list[Fault] = []
+    for key, value in raw.items():
+        builder = builders.get(key)
+        if builder is None:
+            faults.append(Fault((key,), _unknown(str(key), builders)))
+            continue
+        try:
+            builder(value)
+        except FaultsFound as exc:
+            faults += [Fault((key, *f.path), f.message) for f in exc.faults]
+    faults += [Fault((name,), "is missing") for name in required if name not in raw]
+    return faults
+
+
+def _unknown(key: str, known: Mapping[str, object]) -> str:
+    from gpufabric._convert import near
+
+    hint = near(key, known) or f" (known: {', '.join(sorted(known))})"
+    return f"unknown field{hint}"

@@ -1,0 +1,310 @@
+"""`Catalog`: the rows of every cloud, found by accelerator, name and platform.
+
+A cloud's file is opened when one of its rows is asked for, and a row becomes an object when it is
+looked at; both are kept. Rows are immutable, so one catalog serves every thread and tenant.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gpufabric.catalog._structure import build
+from gpufabric.catalog.load import LINES, TABLES, CatalogFile, read_file
+from gpufabric.catalog.rows import (
+    CloudRow,
+    EnvRow,
+    InstanceTypeRow,
+    InterconnectRow,
+    KubernetesRow,
+    NicLayoutRow,
+    Placement,
+    PlatformRow,
+    PriceRow,
+    SourceRow,
+    VmRow,
+)
+from gpufabric.errors import CatalogError
+
+__all__ = ["Catalog", "CloudCatalog", "model_key"]
+
+_COMPILED = Path(__file__).parent / "data" / "compiled"
+_LINE_OF = {table: number for number, tables in enumerate(LINES) for table in tables}
+_EVERY = "*"
+
+
+def model_key(model: str) -> str:
+    """A model's spelling without case, blanks and signs: `RTX PRO 6000` and `rtx-pro-6000`."""
+    return re.sub(r"[^a-z0-9+]", "", model.lower())
+
+
+class _Shipped:
+    """The raw tables of one compiled file, each line parsed when first asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.origin = f"catalog:{path.stem}.toml"
+        self._path = path
+        self._lines: dict[int, dict[str, Any]] = {}
+
+    def raw(self, table: str) -> Any:
+        number = _LINE_OF[table]
+        if number not in self._lines:
+            with self._path.open("rb") as file:
+                for _ in range(number + 1):
+                    file.readline()
+                self._lines[number] = json.loads(file.readline())
+        return self._lines[number].get(table, [] if table in TABLES else {})
+
+
+class CloudCatalog:
+    """The rows of one cloud: the shipped file's, then those of overlays (which win by name)."""
+
+    def __init__(
+        self, name: str, shipped: _Shipped | None, overlays: tuple[CatalogFile, ...] = ()
+    ) -> None:
+        self.name = name
+        self._shipped = shipped
+        self._overlays = overlays
+        self._rows: dict[str, tuple[Any, ...]] = {}
+        self._types: dict[str, InstanceTypeRow] = {}
+
+    def __repr__(self) -> str:
+        return f"CloudCatalog({self.name!r})"
+
+    def with_overlay(self, file: CatalogFile) -> CloudCatalog:
+        """The same cloud with the rows of one more file over it."""
+        return CloudCatalog(self.name, self._shipped, (*self._overlays, file))
+
+    @functools.cached_property
+    def row(self) -> CloudRow:
+        """The cloud itself."""
+        if self._shipped is None:
+            return self._overlays[-1].cloud
+        return build(CloudRow, {**self._shipped.raw("cloud"), "origin": self._shipped.origin})
+
+    @functools.cached_property
+    def sources(self) -> dict[str, SourceRow]:
+        """Sources by name."""
+        raw = self._shipped.raw("source") if self._shipped else {}
+        found = {name: build(SourceRow, {**body, "name": name}) for name, body in raw.items()}
+        for file in self._overlays:
+            found.update(file.sources)
+        return found
+
+    def rows(self, table: str) -> tuple[Any, ...]:
+        """All rows of one table."""
+        if table not in self._rows:
+            self._rows[table] = tuple(self._merged(table))
+        return self._rows[table]
+
+    def _merged(self, table: str) -> Iterable[Any]:
+        raws = self._shipped.raw(table) if self._shipped else ()
+        origin = self._shipped.origin if self._shipped else ""
+        rows = [build(TABLES[table], {**raw, "origin": origin}) for raw in raws]
+        over = [row for file in self._overlays for row in file.rows(table)]
+        if over and hasattr(over[0], "name"):
+            by_name = {row.name: row for row in (*rows, *over)}
+            return by_name.values()
+        return (*rows, *over)
+
+    # ---- instance types
+
+    @functools.cached_property
+    def _raw_types(self) -> dict[str, Any]:
+        """Name -> raw table of the shipped file, or the row of an overlay."""
+        raws = self._shipped.raw("instance_type") if self._shipped else ()
+        found: dict[str, Any] = {raw["name"]: raw for raw in raws}
+        for file in self._overlays:
+            found.update({row.name: row for row in file.rows("instance_type")})
+        return found
+
+    @functools.cached_property
+    def _by_model(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, raw in self._raw_types.items():
+            model = raw.gpu.model if isinstance(raw, InstanceTypeRow) else raw["gpu"]["model"]
+            found.setdefault(model, []).append(name)
+        return found
+
+    @functools.cached_property
+    def _by_alias(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name, raw in self._raw_types.items():
+            aliases = raw.aliases if isinstance(raw, InstanceTypeRow) else raw.get("aliases", ())
+            for spelling in (name, *aliases):
+                found.setdefault(spelling.lower(), name)
+        return found
+
+    def _type(self, name: str) -> InstanceTypeRow:
+        row = self._types.get(name)
+        if row is None:
+            raw = self._raw_types[name]
+            origin = self._shipped.origin if self._shipped else ""
+            row = (
+                raw
+                if isinstance(raw, InstanceTypeRow)
+                else build(InstanceTypeRow, {**raw, "origin": origin})
+            )
+            self._types[name] = row
+        return row
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The accelerator models that this cloud has."""
+        return tuple(self._by_model)
+
+    @property
+    def type_names(self) -> tuple[str, ...]:
+        """Every instance type's name."""
+        return tuple(self._raw_types)
+
+    def types(self, model: str | None = None) -> tuple[InstanceTypeRow, ...]:
+        """The instance types with this accelerator model, or all."""
+        names = self._raw_types if model is None else self._by_model.get(model, ())
+        return tuple(self._type(name) for name in names)
+
+    def find_type(self, name: str) -> InstanceTypeRow | None:
+        """The type of this name or alias, in any case."""
+        found = self._by_alias.get(name.lower())
+        return self._type(found) if found else None
+
+    # ---- what belongs to a type
+
+    @functools.cached_property
+    def platforms(self) -> dict[str, PlatformRow]:
+        """Platforms by name."""
+        return {row.name: row for row in self.rows("platform")}
+
+    @functools.cached_property
+    def _interconnects(self) -> dict[str, InterconnectRow]:
+        return {row.name: row for row in self.rows("interconnect")}
+
+    def interconnect(self, row: InstanceTypeRow) -> InterconnectRow:
+        """The network between nodes of this type."""
+        found = self._interconnects.get(row.interconnect)
+        if found is None:
+            raise CatalogError(
+                f"{row.origin}: {row.name}: interconnect {row.interconnect!r} has no row"
+                f" (known: {', '.join(self._interconnects)})"
+            )
+        return found
+
+    @functools.cached_property
+    def _prices(self) -> dict[str, list[PriceRow]]:
+        raws = self._shipped.raw("price") if self._shipped else ()
+        origin = self._shipped.origin if self._shipped else ""
+        found: dict[str, list[Any]] = {}
+        for raw in raws:
+            found.setdefault(raw["instance_type"], []).append({**raw, "origin": origin})
+        made = {k: v for k, v in found.items()}
+        for file in self._overlays:
+            for row in file.rows("price"):
+                made.setdefault(row.instance_type, []).insert(0, row)
+        return made
+
+    def prices(self, name: str) -> tuple[PriceRow, ...]:
+        """What this type costs, the latest overlay's first."""
+        found: list[Any] = self._prices.get(name, [])
+        for i, price in enumerate(found):
+            if not isinstance(price, PriceRow):
+                found[i] = build(PriceRow, price)
+        return tuple(found)
+
+    def nic_layout(self, name: str, platform: str) -> NicLayoutRow | None:
+        """Every NIC of this type on this platform."""
+        return next(self._applying("nic_layout", name, platform), None)
+
+    def vm_rows(self, name: str) -> tuple[VmRow, ...]:
+        """How machines of this type are made a cluster."""
+        return tuple(self._applying("vm", name, None))
+
+    def kubernetes_rows(self, name: str, platform: str) -> tuple[KubernetesRow, ...]:
+        """The ways to give pods this type's NICs on this platform, the preferred first."""
+        rows = [r for r in self._applying("kubernetes", name, None) if r.platform == platform]
+        return tuple(sorted(rows, key=lambda r: r.preference))
+
+    def env_rows(self, name: str, platform: str) -> tuple[EnvRow, ...]:
+        """The environment of this type on this platform, general rows first."""
+        return tuple(self._applying("env", name, platform))
+
+    def placement(self, name: str | None) -> Placement | None:
+        """The closeness object of this name."""
+        return next((row for row in self.rows("placement") if row.name == name), None)
+
+    def _applying(self, table: str, name: str, platform: str | None) -> Iterator[Any]:
+        for row in self._per_type(table).get(name, ()):
+            if (
+                platform is None
+                or not row.platforms
+                or platform in row.platforms
+                or _EVERY in row.platforms
+            ):
+                yield row
+
+    def _per_type(self, table: str) -> dict[str, list[Any]]:
+        cached: dict[str, dict[str, list[Any]]] = self.__dict__.setdefault("_per_type_of", {})
+        if table not in cached:
+            found: dict[str, list[Any]] = {}
+            for row in self.rows(table):
+                names = self._raw_types if _EVERY in row.applies_to else row.applies_to
+                for name in names:
+                    found.setdefault(name, []).append(row)
+            cached[table] = found
+        return cached[table]
+
+
+class Catalog:
+    """Every cloud's rows. `Catalog.shipped()` is what the package brings."""
+
+    def __init__(self, clouds: Iterable[CloudCatalog]) -> None:
+        self._clouds = {cloud.name: cloud for cloud in clouds}
+
+    @classmethod
+    def shipped(cls) -> Catalog:
+        """The catalog of the package; files are opened when asked for."""
+        return _shipped()
+
+    def with_overlays(self, *paths: Path | str) -> Catalog:
+        """This catalog with the rows of own files over it, the last one winning.
+
+        Raises `CatalogError` with every fault: file, line, field, near miss.
+        """
+        catalog = self
+        for path in paths:
+            catalog = catalog.with_file(read_file(Path(path)))
+        return catalog
+
+    def with_file(self, file: CatalogFile) -> Catalog:
+        """This catalog with one more file's rows over it."""
+        clouds = dict(self._clouds)
+        known = clouds.get(file.cloud.name, CloudCatalog(file.cloud.name, None))
+        clouds[file.cloud.name] = known.with_overlay(file)
+        return Catalog(clouds.values())
+
+    @property
+    def clouds(self) -> tuple[str, ...]:
+        """The clouds' names."""
+        return tuple(self._clouds)
+
+    def cloud(self, name: str) -> CloudCatalog:
+        """One cloud's rows. Raises `CatalogError` with the near miss."""
+        found = self._clouds.get(name)
+        if found is None:
+            from gpufabric._convert import near
+
+            hint = near(name, self._clouds) or f"; known: {', '.join(self._clouds)}"
+            raise CatalogError(f"the catalog has no cloud {name!r}{hint}")
+        return found
+
+    def __iter__(self) -> Iterator[CloudCatalog]:
+        return iter(self._clouds.values())
+
+
+@functools.cache
+def _shipped() -> Catalog:
+    files = sorted(_COMPILED.glob("*.jsonl"))
+    return Catalog(CloudCatalog(f.stem, _Shipped(f)) for f in files if f.stem != "nccl")
