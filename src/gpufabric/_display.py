@@ -42,4 +42,7 @@ def html_table(
         "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<table class="gpufabric">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return (
+        f'<table class="gpufabric">{title}<thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
+    )

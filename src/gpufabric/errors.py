@@ -178,7 +178,7 @@ class CapacityError(BackendError):
 
     default_remedy = Remedy.ELSEWHERE
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # keyword-only facts of one error
         self,
         message: str,
         *,

@@ -346,6 +346,7 @@ class LaunchPlan:
                 other.name,
                 lineterm="",
             )
+        )
 
     def __str__(self) -> str:
         return "\n".join(_plan_lines(self))
