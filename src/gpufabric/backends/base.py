@@ -24,6 +24,7 @@ class Capability(StrEnum):
     RESTARTS = "restarts"
     EXEC = "exec"
     PORT_FORWARD = "port-forward"
+    OFFLINE = "offline"  # `discover` waits for nothing outside this process
 
 
 @frozen(kw_only=True)

@@ -1,0 +1,204 @@
+"""AsyncFabric: the calls of `Fabric`, awaited. They run in its own thread pool."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+
+from gpufabric.backends.base import Backend, CheckReport, Site
+from gpufabric.config import Settings
+from gpufabric.fabric import Event, Fabric
+from gpufabric.handle import JobHandle
+from gpufabric.job import Attempt, JobRef, JobStatus, LogLine
+from gpufabric.plan import LaunchPlan, LaunchPolicy, Resolution
+from gpufabric.task import Task
+
+if TYPE_CHECKING:
+    from gpufabric.bench import BenchReport
+
+__all__ = ["AsyncFabric", "AsyncJobHandle"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_LINES_AT_ONCE = 500
+
+
+class _Pool:
+    """Runs blocking calls in threads that end with their owner."""
+
+    def __init__(self, workers: int) -> None:
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="gpufabric-aio")
+
+    async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.wrap_future(self.submit(call, *args, **kwargs))
+
+    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        return self._executor.submit(call, *args, **kwargs)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+class AsyncJobHandle:
+    """A `JobHandle` whose calls are awaited; `async with` tears the job down."""
+
+    def __init__(self, job: JobHandle, pool: _Pool) -> None:
+        """Made by `AsyncFabric`."""
+        self._job = job
+        self._pool = pool
+
+    @property
+    def ref(self) -> JobRef:
+        """The job's name everywhere."""
+        return self._job.ref
+
+    @property
+    def plan(self) -> LaunchPlan | None:
+        """What was launched; None on a handle that was attached."""
+        return self._job.plan
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Every offer that was tried, the one that took last."""
+        return self._job.attempts
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.teardown()
+
+    async def status(self) -> JobStatus:
+        """See `JobHandle.status`."""
+        return await self._pool.run(self._job.status)
+
+    async def wait(self, *, timeout: float | None = None) -> JobStatus:  # noqa: ASYNC109  # as sync
+        """See `JobHandle.wait`."""
+        return await self._pool.run(self._job.wait, timeout=timeout)
+
+    async def logs(
+        self, *, node_rank: int | None = None, follow: bool = False, since: float | None = None
+    ) -> AsyncIterator[LogLine]:
+        """See `JobHandle.logs`."""
+        lines = self._job.logs(node_rank=node_rank, follow=follow, since=since)
+        try:
+            while batch := await self._pool.run(_batch, lines, _LINES_AT_ONCE if not follow else 1):
+                for line in batch:
+                    yield line
+        finally:
+            close: Callable[[], None] | None = getattr(lines, "close", None)
+            if close is not None:
+                await self._pool.run(close)
+
+    async def cancel(self) -> None:
+        """See `JobHandle.cancel`."""
+        await self._pool.run(self._job.cancel)
+
+    async def teardown(self) -> None:
+        """See `JobHandle.teardown`."""
+        await self._pool.run(self._job.teardown)
+
+    async def bench(self, *, timeout: float | None = None) -> "BenchReport":  # noqa: ASYNC109  # as sync
+        """See `JobHandle.bench`."""
+        return await self._pool.run(self._job.bench, timeout=timeout)
+
+
+def _batch(lines: Iterator[LogLine], most: int) -> list[LogLine]:
+    from itertools import islice
+
+    return list(islice(lines, most))
+
+
+def _teardown_unseen(future: "Future[JobHandle]") -> None:
+    """Removes a job whose launch nobody waits for any more."""
+    if not future.cancelled() and future.exception() is None:
+        future.result().teardown()
+
+
+class AsyncFabric:
+    """The calls of `Fabric`, awaited. `async with` closes it."""
+
+    def __init__(
+        self,
+        *backends: Backend,
+        settings: Settings | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        workers: int = 16,
+    ) -> None:
+        """Composes backends; `workers` is how many calls may be under way at once."""
+        self._fabric = Fabric(*backends, settings=settings, on_event=on_event)
+        self._pool = _Pool(workers)
+
+    @classmethod
+    def of(cls, fabric: Fabric, *, workers: int = 16) -> Self:
+        """Wraps a `Fabric`, such as `Fabric.assumed()`."""
+        made = cls(settings=fabric.settings, workers=workers)
+        made._fabric = fabric  # a constructor of this very class
+        return made
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes connections and threads. Jobs go on."""
+        await self._pool.run(self._fabric.close)
+        await asyncio.to_thread(self._pool.close)
+
+    async def check(self) -> tuple[CheckReport, ...]:
+        """See `Fabric.check`."""
+        return await self._pool.run(self._fabric.check)
+
+    async def sites(self) -> dict[str, Site]:
+        """See `Fabric.sites`."""
+        return await self._pool.run(self._fabric.sites)
+
+    async def offers(self, task: Task, *, policy: LaunchPolicy | None = None) -> Resolution:
+        """See `Fabric.offers`."""
+        return await self._pool.run(self._fabric.offers, task, policy=policy)
+
+    async def plan(
+        self, task: Task, *, policy: LaunchPolicy | None = None, run: str = ""
+    ) -> LaunchPlan:
+        """See `Fabric.plan`."""
+        return await self._pool.run(self._fabric.plan, task, policy=policy, run=run)
+
+    async def launch(
+        self,
+        task: Task | LaunchPlan,
+        *,
+        policy: LaunchPolicy | None = None,
+        run: str | None = None,
+    ) -> AsyncJobHandle:
+        """See `Fabric.launch`.
+
+        If the await is cancelled, what the launch makes is torn down as soon as it is made.
+        """
+        future = self._pool.submit(self._fabric.launch, task, policy=policy, run=run)
+        try:
+            job = await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            future.add_done_callback(_teardown_unseen)
+            raise
+        return AsyncJobHandle(job, self._pool)
+
+    async def attach(self, ref: JobRef | str) -> AsyncJobHandle:
+        """See `Fabric.attach`."""
+        return AsyncJobHandle(self._fabric.attach(ref), self._pool)
+
+    async def jobs(self) -> Sequence[JobRef]:
+        """See `Fabric.jobs`."""
+        return await self._pool.run(self._fabric.jobs)

@@ -1,0 +1,452 @@
+"""Fabric: the places a task may go, as one compute fabric."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from gpufabric._frozen import FrozenDict, evolve, field, frozen
+from gpufabric.backends.base import Backend, Capability, CheckItem, CheckReport, Site
+from gpufabric.config import Settings
+from gpufabric.errors import (
+    ConfigError,
+    GpuFabricError,
+    MissingExtraError,
+    PlacementError,
+    Remedy,
+    SpecError,
+)
+from gpufabric.handle import JobHandle
+from gpufabric.job import Attempt, JobRef
+from gpufabric.net.tier import NetworkTier
+from gpufabric.plan import LaunchPlan, LaunchPolicy, Offer, RankBy, Rejection, Resolution
+from gpufabric.task import Task
+
+__all__ = ["Event", "Fabric", "ranked"]
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_APPLY_TRIES = 3
+
+
+@frozen(kw_only=True)
+class Event:
+    """Something that happened during a call, for progress displays and traces.
+
+    `kind` is `discovered`, `undiscovered`, `attempt`, `failed`, `launched` or `lower-tier`.
+    """
+
+    kind: str
+    message: str
+    backend: str | None = None
+    ref: JobRef | None = None
+    facts: FrozenDict[str, object] = field(factory=FrozenDict[str, object])
+
+
+def ranked(offers: Iterable[Offer], policy: LaunchPolicy) -> tuple[Offer, ...]:
+    """Sorts offers: highest tier first, then by `policy.rank_by`, unknown last, then as given."""
+
+    def unknown_last(value: float | None, sign: int = 1) -> tuple[bool, float]:
+        return (value is None, sign * (value or 0.0))
+
+    def key(offer: Offer) -> tuple[int, tuple[bool, float], tuple[bool, float]]:
+        price = unknown_last(offer.usd_hour_total)
+        speed = unknown_last(offer.gbps_per_gpu or offer.gbps_per_node, -1)
+        per_gbps = (
+            offer.usd_hour / offer.gbps_per_node if offer.usd_hour and offer.gbps_per_node else None
+        )
+        by = {
+            RankBy.PRICE: (price, speed),
+            RankBy.BANDWIDTH: (speed, price),
+            RankBy.PRICE_PER_GBPS: (unknown_last(per_gbps), price),
+        }[policy.rank_by]
+        return (-offer.tier.level, *by)
+
+    return tuple(sorted(offers, key=key))
+
+
+class Fabric:
+    """The places a task may go, as one compute fabric: an ordered set of backends.
+
+    `Fabric(Kubernetes("prod"), AWS())` composes; `a | b` joins two; `Fabric.discover()` takes
+    every place that this machine is configured for; `Fabric.assumed()` plans on every cloud from
+    the catalog alone. Safe to use from several threads. `with Fabric(...)` closes connections.
+    """
+
+    def __init__(
+        self,
+        *backends: Backend,
+        settings: Settings | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        unusable: Sequence[Rejection] = (),
+    ) -> None:
+        """Composes backends; ties between offers go by their order. Raises `ConfigError`."""
+        self.settings = settings if settings is not None else Settings.load()
+        self.backends = tuple(backends)
+        #: What `discover` found that cannot be used, with the reason.
+        self.unusable = tuple(unusable)
+        self._on_event = on_event
+        names = [backend.name for backend in self.backends]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"two backends of one fabric are named {twice[0]!r}: give one another name="
+            )
+
+    @classmethod
+    def discover(
+        cls,
+        *,
+        settings: Settings | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> "Fabric":
+        """Gives a fabric of every place that this machine is configured for.
+
+        What was found but cannot be used is in `unusable` and among each resolution's
+        rejections.
+        """
+        from gpufabric.backends import backend_class, backend_names
+
+        chosen = settings if settings is not None else Settings.load()
+        found: list[Backend] = []
+        unusable: list[Rejection] = []
+        for name in backend_names():
+            try:
+                found.extend(backend_class(name).found(chosen))
+            except MissingExtraError as exc:
+                _log.debug("%s", exc)
+                unusable.append(Rejection(backend=name, reason=str(exc)))
+            except GpuFabricError as exc:
+                unusable.append(Rejection(backend=name, reason=str(exc)))
+        return cls(*found, settings=chosen, on_event=on_event, unusable=unusable)
+
+    def __or__(self, other: "Fabric") -> "Fabric":
+        """Joins two fabrics: these backends first. Settings and events are this one's."""
+        mine = [backend for backend in self.backends if backend not in other.backends]
+        return Fabric(
+            *mine,
+            *other.backends,
+            settings=self.settings,
+            on_event=self._on_event,
+            unusable=(*self.unusable, *other.unusable),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes every backend's connections and threads. Jobs go on."""
+        for backend in self.backends:
+            backend.close()
+
+    def __repr__(self) -> str:
+        return f"Fabric({', '.join(backend.name for backend in self.backends)})"
+
+    def check(self) -> tuple[CheckReport, ...]:
+        """Asks every backend whether it is usable; never raises."""
+        answers = self._ask(lambda backend: backend.check())
+        return tuple(
+            answer
+            if isinstance(answer, CheckReport)
+            else CheckReport(
+                backend=backend.name,
+                items=(CheckItem(name="answers", ok=False, message=str(answer)),),
+            )
+            for backend, answer in zip(self.backends, answers, strict=True)
+        )
+
+    def sites(self) -> dict[str, Site]:
+        """Reads what every backend has; one that fails or is slow is left out."""
+        return {name: site for name, site, _ in self._discovered() if site is not None}
+
+    def offers(self, task: Task, *, policy: LaunchPolicy | None = None) -> Resolution:
+        """Gives every way to run `task`, best first, and every rejection with its reason.
+
+        Reads, never writes. A backend that fails or takes longer than
+        `settings.discover_timeout_s` is a rejection.
+        """
+        return self._resolve(task, policy or LaunchPolicy())[0]
+
+    def plan(self, task: Task, *, policy: LaunchPolicy | None = None, run: str = "") -> LaunchPlan:
+        """Plans `task` on the best offer. Reads, never writes.
+
+        The same task on the same offer is the same plan, and so the same job; another `run` makes
+        it another. Raises `PlacementError` with every rejection where no place keeps what was
+        asked.
+        """
+        resolution, sites, lower = self._resolve_or_lower(task, policy or LaunchPolicy())
+        if not resolution.offers:
+            raise _nowhere(task, resolution)
+        return self._plan(task, resolution.offers[0], sites, lower=lower, run=run)
+
+    def launch(
+        self,
+        task: Task | LaunchPlan,
+        *,
+        policy: LaunchPolicy | None = None,
+        run: str | None = None,
+    ) -> JobHandle:
+        """Starts a gang and gives its handle once it is whole.
+
+        A `LaunchPlan` is applied as it is: twice is one job. A `Task` is planned on the best offer
+        and, where that has no room, on the next; each call is a job of its own unless `run` is
+        given. Raises `PlacementError` with rejections and attempts where no place took it, and
+        errors of the request itself as they are.
+        """
+        chosen = policy or LaunchPolicy()
+        if isinstance(task, LaunchPlan):
+            return self._launch_plan(task)
+        missing = sorted(name for name, secret in task.secrets.items() if secret.value is None)
+        if missing:
+            raise SpecError(
+                f"secrets without a value: {', '.join(missing)}; supply them in secrets"
+            )
+        if run is None:
+            import secrets
+
+            run = secrets.token_hex(4)
+        resolution, sites, lower = self._resolve_or_lower(task, chosen)
+        attempts: list[Attempt] = []
+        closed: set[str] = set()
+        for offer in resolution.offers:
+            if offer.backend in closed or len(attempts) >= chosen.max_attempts:
+                continue
+            outcome = self._attempt(task, offer, sites, lower=lower, run=run)
+            attempts.append(outcome[0])
+            if outcome[1] is not None:
+                plan, ref = outcome[1]
+                return self._handle(ref, plan, attempts, chosen)
+            if outcome[0].remedy in {Remedy.FIX_SETUP, Remedy.RETRY}:
+                closed.add(offer.backend)
+        raise _nowhere(task, resolution, attempts)
+
+    def attach(self, ref: JobRef | str) -> JobHandle:
+        """Finds a job again, from any process. Does no I/O. Raises `SpecError`, `ConfigError`."""
+        parsed = ref if isinstance(ref, JobRef) else JobRef.parse(ref)
+        return JobHandle(parsed, self._backend_of(parsed), settings=self.settings)
+
+    def jobs(self) -> tuple[JobRef, ...]:
+        """Lists the jobs that every place has on record; a place that fails is told as an event."""
+        found: list[JobRef] = []
+        answers = self._ask(lambda backend: tuple(backend.jobs()))
+        for backend, answer in zip(self.backends, answers, strict=True):
+            if isinstance(answer, tuple):
+                found.extend(answer)
+            else:
+                self._tell("undiscovered", f"{backend.name}: {answer}", backend=backend.name)
+        return tuple(found)
+
+    # ---- inside
+
+    def _tell(
+        self, kind: str, message: str, *, backend: str | None = None, ref: JobRef | None = None
+    ) -> None:
+        _log.info("%s: %s", kind, message)
+        if self._on_event is not None:
+            self._on_event(Event(kind=kind, message=message, backend=backend, ref=ref))
+
+    def _ask(self, call: Callable[[Backend], T]) -> list[T | GpuFabricError]:
+        """Asks every backend at once, each within the time limit; a failure is its answer."""
+        answers: list[T | GpuFabricError | None] = [None] * len(self.backends)
+
+        def ask(i: int, backend: Backend) -> None:
+            try:
+                answers[i] = call(backend)
+            except GpuFabricError as exc:
+                answers[i] = exc
+            except Exception as exc:  # noqa: BLE001  # a plug-in's bug must not spoil the others
+                _log.debug("%s failed", backend.name, exc_info=True)
+                answers[i] = ConfigError(f"{backend.name}: {type(exc).__name__}: {exc}")
+
+        threads: list[threading.Thread] = []
+        for i, backend in enumerate(self.backends):
+            if Capability.OFFLINE in backend.capabilities:
+                ask(i, backend)
+                continue
+            thread = threading.Thread(
+                target=ask, args=(i, backend), name=f"gpufabric-{backend.name}", daemon=True
+            )
+            thread.start()
+            threads.append(thread)
+        limit = self.settings.discover_timeout_s
+        deadline = time.monotonic() + limit
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [
+            answer
+            if answer is not None
+            else ConfigError(f"no answer within {limit:g} s (setting discover_timeout_s)")
+            for answer in answers
+        ]
+
+    def _discovered(self) -> list[tuple[str, Site | None, str]]:
+        found: list[tuple[str, Site | None, str]] = []
+        answers = self._ask(lambda backend: backend.discover())
+        for backend, answer in zip(self.backends, answers, strict=True):
+            if isinstance(answer, Site):
+                found.append((backend.name, answer, ""))
+            else:
+                found.append((backend.name, None, str(answer)))
+                self._tell("undiscovered", f"{backend.name}: {answer}", backend=backend.name)
+        return found
+
+    def _resolve(
+        self, task: Task, policy: LaunchPolicy, sites: dict[str, Site] | None = None
+    ) -> tuple[Resolution, dict[str, Site]]:
+        offers: list[Offer] = []
+        rejections = list(self.unusable)
+        if sites is None:
+            sites = {}
+            for name, site, reason in self._discovered():
+                if site is None:
+                    rejections.append(Rejection(backend=name, reason=reason))
+                else:
+                    sites[name] = site
+        for backend in self.backends:
+            if backend.name not in sites:
+                continue
+            found = backend.offers(task, sites[backend.name])
+            offers.extend(found.offers)
+            rejections.extend(found.rejections)
+        return Resolution(offers=ranked(offers, policy), rejections=tuple(rejections)), sites
+
+    def _resolve_or_lower(
+        self, task: Task, policy: LaunchPolicy
+    ) -> tuple[Resolution, dict[str, Site], bool]:
+        resolution, sites = self._resolve(task, policy)
+        if resolution.offers or not policy.allow_lower_tier:
+            return resolution, sites, False
+        for tier in sorted(NetworkTier, reverse=True):
+            lower, _ = self._resolve(_lowered(task, tier), policy, sites)
+            if lower.offers:
+                self._tell("lower-tier", f"no place keeps what was asked; {tier.value} it is")
+                both = (*resolution.rejections, *lower.rejections)
+                return evolve(lower, rejections=tuple(dict.fromkeys(both))), sites, True
+        return resolution, sites, False
+
+    def _plan(
+        self, task: Task, offer: Offer, sites: dict[str, Site], *, lower: bool, run: str
+    ) -> LaunchPlan:
+        backend = next(b for b in self.backends if b.name == offer.backend)
+        plan = backend.plan(task, offer, sites[offer.backend], run=run)
+        return evolve(plan, lower_tier=True) if lower else plan
+
+    def _attempt(
+        self, task: Task, offer: Offer, sites: dict[str, Site], *, lower: bool, run: str
+    ) -> tuple[Attempt, tuple[LaunchPlan, JobRef] | None]:
+        started = time.time()
+        self._tell("attempt", str(offer), backend=offer.backend)
+        try:
+            plan = self._plan(task, offer, sites, lower=lower, run=run)
+            ref = self._apply(plan)
+        except GpuFabricError as exc:
+            if exc.remedy is Remedy.FIX_REQUEST:
+                raise
+            self._tell("failed", str(exc), backend=offer.backend)
+            failed = Attempt(
+                offer=offer,
+                backend=offer.backend,
+                error=str(exc),
+                error_type=type(exc).__name__,
+                remedy=exc.remedy,
+                leftovers=getattr(exc, "leftovers", ()),
+                started_at=started,
+                ended_at=time.time(),
+            )
+            return failed, None
+        took = Attempt(offer=offer, backend=offer.backend, started_at=started, ended_at=time.time())
+        return took, (plan, ref)
+
+    def _apply(self, plan: LaunchPlan) -> JobRef:
+        import tenacity
+
+        backend = next((b for b in self.backends if b.name == plan.backend), None)
+        if backend is None:
+            raise ConfigError(
+                f"the plan is for backend {plan.backend!r}, which is not in {self!r}; add it"
+            )
+
+        def again(exc: BaseException) -> bool:
+            return isinstance(exc, GpuFabricError) and exc.remedy is Remedy.RETRY
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(again),
+            stop=tenacity.stop_after_attempt(_APPLY_TRIES),
+            wait=tenacity.wait_exponential_jitter(initial=0.1, max=5),
+            reraise=True,
+        )
+        return retrying(backend.apply, plan)
+
+    def _launch_plan(self, plan: LaunchPlan) -> JobHandle:
+        started = time.time()
+        ref = self._apply(plan)
+        took = Attempt(
+            offer=plan.offer, backend=plan.backend, started_at=started, ended_at=time.time()
+        )
+        return self._handle(ref, plan, [took], LaunchPolicy())
+
+    def _handle(
+        self, ref: JobRef, plan: LaunchPlan, attempts: Sequence[Attempt], policy: LaunchPolicy
+    ) -> JobHandle:
+        self._tell("launched", f"{ref} on {plan.offer}", backend=plan.backend, ref=ref)
+        return JobHandle(
+            ref,
+            self._backend_of(ref, plan.backend),
+            settings=self.settings,
+            plan=plan,
+            attempts=attempts,
+            policy=policy,
+        )
+
+    def _backend_of(self, ref: JobRef, name: str | None = None) -> Backend:
+        for backend in self.backends:
+            if backend.name == name:
+                return backend
+        for backend in self.backends:
+            owns: Callable[[JobRef], bool] | None = getattr(backend, "owns", None)
+            if owns(ref) if owns is not None else backend.name == ref.backend:
+                return backend
+        from gpufabric.backends import backend_class
+
+        return backend_class(ref.backend).from_ref(ref, self.settings)
+
+
+def _lowered(task: Task, tier: NetworkTier) -> Task:
+    """The task with every wish for the network cut down to `tier`."""
+    options = [
+        evolve(
+            option,
+            network_tier=min(option.network_tier, tier),
+            min_gbps_per_gpu=option.min_gbps_per_gpu if tier is NetworkTier.BEST else None,
+        )
+        for option in task.resources.alternatives()
+    ]
+    resources = options[0] if len(options) == 1 else evolve(task.resources, any_of=options)
+    return evolve(task, resources=resources)
+
+
+def _nowhere(
+    task: Task, resolution: Resolution, attempts: Sequence[Attempt] = ()
+) -> PlacementError:
+    wanted = ", or ".join(str(r.accelerator or "no GPU") for r in task.resources.alternatives())
+    lines = [f"no place took {task.name!r}: {task.num_nodes} x ({wanted})"]
+    lines += [f"  tried {attempt}" for attempt in attempts]
+    lines += [f"  rejected {rejection}" for rejection in resolution.rejections[:20]]
+    more = len(resolution.rejections) - 20
+    if more > 0:
+        lines.append(f"  and {more} more in .rejections")
+    if not attempts and not resolution.rejections:
+        lines.append("  the fabric has no backend: Fabric(Local()), or Fabric.discover()")
+    return PlacementError(
+        "\n".join(lines), rejections=resolution.rejections, attempts=tuple(attempts)
+    )
