@@ -8,6 +8,7 @@ of the whole catalog. Defaults stay on the class, so a row only holds what its t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import get_annotations as inspect_annotations
 from typing import Any, ClassVar, dataclass_transform
 
 __all__ = ["Row"]
@@ -24,7 +25,7 @@ class Row:
     row_required: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        own = [n for n in cls.__dict__.get("__annotations__", {}) if not n.startswith("row_")]
+        own = [name for name in inspect_annotations(cls) if not name.startswith("row_")]
         cls.row_fields = {**cls.row_fields, **{n: cls.__dict__.get(n, _MISSING) for n in own}}
         cls.row_required = tuple(n for n, d in cls.row_fields.items() if d is _MISSING)
 

@@ -39,7 +39,7 @@ class FaultsFound(Exception):  # noqa: N818  internal carrier of many faults, ne
 
 def build(cls: type[T], raw: object) -> T:
     """Gives the row that a raw table describes, or raises `FaultsFound` with every fault."""
-    made: T = _builder_of_class(cls)(raw)
+    made: T = _builder_of_class(cls)(raw)  # type: ignore[arg-type]  # mypy: T is hashable
     return made
 
 
@@ -101,20 +101,14 @@ def _builder(hint: Any) -> Builder:
     plain = _PLAIN.get(hint)
     if plain is not None:
         return plain
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return _union(args)
-    if origin is Literal:
-        return _one_of(args)
-    if origin is tuple:
-        return _tuple_of(_builder(args[0]))
-    if origin is FrozenDict:
-        return _dict_of(_builder(args[1]))
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return _member(hint)
     if isinstance(hint, type) and issubclass(hint, Row):
-        return _builder_of_class(hint)
-    raise TypeError(f"the catalog has no builder for {hint!r}")
+        return _builder_of_class(hint)  # type: ignore[arg-type]  # mypy: Row is hashable
+    make = _GENERIC.get(get_origin(hint))
+    if make is None:
+        raise TypeError(f"the catalog has no builder for {hint!r}")
+    return make(get_args(hint))
 
 
 def _union(args: tuple[Any, ...]) -> Builder:
@@ -143,7 +137,9 @@ def _member(enum: type[StrEnum]) -> Builder:
     return member
 
 
-def _tuple_of(item: Builder) -> Builder:
+def _tuple_of(args: tuple[Any, ...]) -> Builder:
+    item = _builder(args[0])
+
     def tuple_of(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
             raise _bad(f"must be a list, is {_kind(value)}")
@@ -155,7 +151,9 @@ def _tuple_of(item: Builder) -> Builder:
     return tuple_of
 
 
-def _dict_of(item: Builder) -> Builder:
+def _dict_of(args: tuple[Any, ...]) -> Builder:
+    item = _builder(args[1])
+
     def dict_of(value: object) -> FrozenDict[str, Any]:
         if not isinstance(value, Mapping):
             raise _bad(f"must be a table, is {_kind(value)}")
@@ -175,6 +173,15 @@ def _each(pairs: Any, item: Builder) -> FaultsFound:
         except FaultsFound as exc:
             faults += [Fault((key, *f.path), f.message) for f in exc.faults]
     return FaultsFound(faults)
+
+
+_GENERIC: dict[object, Callable[[tuple[Any, ...]], Builder]] = {
+    Union: _union,
+    UnionType: _union,
+    Literal: _one_of,
+    tuple: _tuple_of,
+    FrozenDict: _dict_of,
+}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Compiles `data/*.toml` to the form that is read at run time: `python -m gpufabric.catalog.compile`.
+"""Compiles `data/*.toml` to what is read at run time: `python -m gpufabric.catalog.compile`.
 
 One file a cloud, four lines of JSON: a header, what resolving needs, what planning needs, and
 what explaining needs; only the lines asked for are parsed. A test refuses a compiled file that

@@ -71,6 +71,7 @@ class CloudCatalog:
         self._overlays = overlays
         self._rows: dict[str, tuple[Any, ...]] = {}
         self._types: dict[str, InstanceTypeRow] = {}
+        self._of_type: dict[str, dict[str, list[Any]]] = {}
 
     def __repr__(self) -> str:
         return f"CloudCatalog({self.name!r})"
@@ -194,17 +195,16 @@ class CloudCatalog:
         return found
 
     @functools.cached_property
-    def _prices(self) -> dict[str, list[PriceRow]]:
+    def _prices(self) -> dict[str, list[Any]]:
         raws = self._shipped.raw("price") if self._shipped else ()
         origin = self._shipped.origin if self._shipped else ""
         found: dict[str, list[Any]] = {}
         for raw in raws:
             found.setdefault(raw["instance_type"], []).append({**raw, "origin": origin})
-        made = {k: v for k, v in found.items()}
         for file in self._overlays:
             for row in file.rows("price"):
-                made.setdefault(row.instance_type, []).insert(0, row)
-        return made
+                found.setdefault(row.instance_type, []).insert(0, row)
+        return found
 
     def prices(self, name: str) -> tuple[PriceRow, ...]:
         """What this type costs, the latest overlay's first."""
@@ -237,24 +237,19 @@ class CloudCatalog:
 
     def _applying(self, table: str, name: str, platform: str | None) -> Iterator[Any]:
         for row in self._per_type(table).get(name, ()):
-            if (
-                platform is None
-                or not row.platforms
-                or platform in row.platforms
-                or _EVERY in row.platforms
-            ):
+            wanted: tuple[str, ...] = () if platform is None else row.platforms
+            if not wanted or platform in wanted or _EVERY in wanted:
                 yield row
 
     def _per_type(self, table: str) -> dict[str, list[Any]]:
-        cached: dict[str, dict[str, list[Any]]] = self.__dict__.setdefault("_per_type_of", {})
-        if table not in cached:
+        if table not in self._of_type:
             found: dict[str, list[Any]] = {}
             for row in self.rows(table):
                 names = self._raw_types if _EVERY in row.applies_to else row.applies_to
                 for name in names:
                     found.setdefault(name, []).append(row)
-            cached[table] = found
-        return cached[table]
+            self._of_type[table] = found
+        return self._of_type[table]
 
 
 class Catalog:

@@ -55,8 +55,8 @@ TABLES: Mapping[str, type[Row]] = {
 
 
 LINES = (
-    ("cloud", "platform", "interconnect", "instance_type", "price"),
-    ("source", "placement", "nic_layout", "vm", "kubernetes", "env"),
+    ("cloud", "source", "platform", "interconnect", "instance_type", "price"),
+    ("placement", "nic_layout", "vm", "kubernetes", "env"),
     ("reference", "pitfall", "discovery", "variable"),
 )
 """The tables of each line of a compiled file, after its header."""
