@@ -88,6 +88,7 @@ class Fabric:
         #: What `discover` found that cannot be used, with the reason.
         self.unusable = tuple(unusable)
         self._on_event = on_event
+        self._attached: list[Backend] = []
         names = [backend.name for backend in self.backends]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -146,7 +147,7 @@ class Fabric:
 
     def close(self) -> None:
         """Closes every backend's connections and threads. Jobs go on."""
-        for backend in self.backends:
+        for backend in (*self.backends, *self._attached):
             backend.close()
 
     def __repr__(self) -> str:
@@ -418,7 +419,9 @@ class Fabric:
                 return backend
         from gpufabric.backends import backend_class
 
-        return backend_class(ref.backend).from_ref(ref, self.settings)
+        made = backend_class(ref.backend).from_ref(ref, self.settings)
+        self._attached.append(made)
+        return made
 
 
 def _lowered(task: Task, tier: NetworkTier) -> Task:

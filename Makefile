@@ -1,0 +1,89 @@
+# `make demo` and `make test` need python3 (3.11 or later, with venv) and make, nothing else.
+# What needs root, Go, PyTorch or a server has a target of its own: test-net, test-cluster, test-torch.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+TESTS  ?= tests
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help demo test test-hostile test-net test-torch test-cluster lint types docs notebooks wheel bench clean
+
+help:
+	@echo "make demo          run a four-node gang on this machine, measure it, tear it down"
+	@echo "make test          every test that needs only python3"
+	@echo "make test-hostile  kill callers, supervisors and ranks at random moments (minutes)"
+	@echo "make test-net      real networks between namespaces (root, iproute2)"
+	@echo "make test-torch    the torch workload on gloo (installs PyTorch, 4.7 GB)"
+	@echo "make test-cluster  a real Kubernetes cluster on this machine (root, Go)"
+	@echo "make lint types docs notebooks wheel bench"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "gpufabric needs Python 3.11 or later; $$($(PYTHON) --version) is here: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "python3 cannot make a virtual environment here (Debian: apt install python3-venv)"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+
+$(VENV)/.run: $(BIN)/python pyproject.toml
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run pyproject.toml
+	@$(BIN)/python -m pip install --quiet --editable ".[all]" --group test
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.test pyproject.toml
+	@$(BIN)/python -m pip install --quiet --group lint --group docs --group notebooks --group wheel
+	@touch $@
+
+demo: $(VENV)/.run
+	@$(BIN)/python -m gpufabric demo
+
+test: $(VENV)/.test
+	$(PYTEST) -q -m "not slow and not root and not torch and not cluster" $(TESTS)
+	@echo "left out: tests that need root (make test-net), Go (make test-cluster), PyTorch (make test-torch)"
+
+test-hostile: $(VENV)/.test
+	$(PYTEST) -q -m slow $(TESTS)
+
+test-net: $(VENV)/.test
+	$(PYTEST) -q -m root $(TESTS)
+
+TORCH := .venv-torch
+$(TORCH)/.torch: pyproject.toml
+	@$(PYTHON) -m venv $(TORCH)
+	@$(TORCH)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(TORCH)/bin/python -m pip install --quiet --editable . --group test torch==2.13.0
+	@touch $@
+
+test-torch: $(TORCH)/.torch
+	$(TORCH)/bin/python -m pytest -q -m torch $(TESTS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+docs: $(VENV)/.dev
+	$(BIN)/sphinx-build -q -n -W --keep-going -b html docs docs/_build/html
+	$(BIN)/sphinx-build -q -n -W --keep-going -b doctest docs docs/_build/doctest
+
+notebooks: $(VENV)/.dev
+	$(BIN)/python notebooks/run.py
+
+wheel: $(VENV)/.dev
+	rm -rf build/wheel && $(BIN)/python -m build --quiet --wheel --outdir build/wheel .
+	rm -rf build/empty && $(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet build/wheel/*.whl
+	cd build && empty/bin/python -m gpufabric demo --nodes 2 > /dev/null
+	@echo "the wheel installs into an empty environment and runs"
+
+bench: $(VENV)/.test
+	@for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
+
+clean:
+	rm -rf $(VENV) .venv-torch build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
