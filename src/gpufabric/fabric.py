@@ -28,6 +28,7 @@ __all__ = ["Event", "Fabric", "ranked"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+logging.getLogger("gpufabric").addHandler(logging.NullHandler())
 _APPLY_TRIES = 3
 
 
