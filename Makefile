@@ -66,7 +66,7 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -q -n -W --keep-going -b html docs docs/_build/html

@@ -1,6 +1,6 @@
 """Values as YAML text, with the line of every fault."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast
 
 from gpufabric._convert import from_dict
@@ -21,7 +21,8 @@ def dump(data: object) -> str:
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
         style = "|" if "\n" in value else None
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+        represent = cast("Callable[..., yaml.ScalarNode]", dumper.represent_scalar)
+        return represent("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)
     return yaml.dump(
@@ -39,7 +40,8 @@ def load_value(cls: type[T], text: str) -> T:
     import yaml
 
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        compose = cast("Callable[..., object]", yaml.compose)
+        root = compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
         line = mark.line + 1 if mark is not None else None

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -192,7 +192,7 @@ def _task(file: str, secrets: Sequence[str]) -> "Task":
 
 
 @contextmanager
-def _attached(text: str) -> "Iterator[JobHandle]":
+def _attached(text: str) -> "Generator[JobHandle]":
     from gpufabric.fabric import Fabric
 
     with Fabric() as fabric:

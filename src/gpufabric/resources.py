@@ -165,13 +165,9 @@ def _text(value: object) -> str | None:
 def _places(value: object) -> tuple[Place, ...]:
     if value is None:
         return ()
-    items: Sequence[object] = (
-        (value,)
-        if isinstance(value, str | Place | Mapping)
-        else cast("Sequence[object]", value)
-        if isinstance(value, Sequence)
-        else (value,)
-    )
+    items: Sequence[object] = (value,)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        items = cast("Sequence[object]", value)
     found: list[Place] = []
     problems: list[Problem] = []
     for i, item in enumerate(items):

@@ -7,10 +7,10 @@ import textwrap
 
 import pytest
 
-HEAVY = (
-    "asyncio asyncssh boto3 cattrs cloudpickle google httpx kubernetes matplotlib numpy oci pandas"
-    " polars requests tenacity yaml"
-).split()
+HEAVY = [
+    "asyncio", "asyncssh", "boto3", "cattrs", "cloudpickle", "google", "httpx", "kubernetes",
+    "matplotlib", "numpy", "oci", "pandas", "polars", "requests", "tenacity", "yaml",
+]  # fmt: skip
 
 
 def run(code: str, *flags: str, env: dict[str, str] | None = None, cwd: object = None) -> str:
