@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpufabric.net.reading import read
     from gpufabric.net.records import (
         BenchRow,
         BenchTable,
@@ -63,6 +64,7 @@ _RECORDS = (
 _HOME = {
     **dict.fromkeys(_RECORDS, "gpufabric.net.records"),
     "NetReport": "gpufabric.net.report",
+    "read": "gpufabric.net.reading",
 }
 
 __all__ = [
@@ -88,6 +90,7 @@ __all__ = [
     "TorchLog",
     "Topology",
     "Unread",
+    "read",
 ]
 
 

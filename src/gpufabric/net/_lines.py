@@ -24,7 +24,7 @@ _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\
 _BARE_ANSI = re.compile(r"\[(?:[0-9]{1,3}(?:;[0-9]{1,3})*)?m")
 
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?"
-_ZONE = r"(?:Z| ?[+-]\d\d:?\d\d| UTC)?"
+_ZONE = r"(?:Z|[ ]?[+-]\d\d:?\d\d|[ ]UTC)?"
 _PREFIX = re.compile(
     r"""\s*(?:
       (?P<time1>%(date)s%(zone)s)(?:[ \t]+\|[ \t]+|[ \t]|$)        # kubectl --timestamps, collectors

@@ -38,7 +38,7 @@ class Unread:
     text: str
 
 
-@frozen
+@frozen(kw_only=True)
 class Device:
     """A device line of an nccl-tests header: one rank and the GPU it drives."""
 
@@ -51,7 +51,7 @@ class Device:
     bus_id: str | None = None
 
 
-@frozen
+@frozen(kw_only=True)
 class Header:
     """Who ran what, as the header of a benchmark or the first lines of a log tell."""
 
@@ -76,6 +76,8 @@ class Header:
     memory_report: str | None = None
     average_check: str | None = None
     """OK or FAILED behind the average, which is there only with NCCL_TESTS_MIN_BW."""
+    failures: tuple[Evidence, ...] = ()
+    """Lines such as "Test NCCL failure common.cu:1279 ...", one for each process and level."""
     n_headers: int = 0
     """Parameter lines seen; more than one without a footer between = built without MPI."""
     n_footers: int = 0
@@ -92,7 +94,7 @@ class Measured:
     """A count of wrong elements (#wrong), or in old layouts the largest difference (error)."""
 
 
-@frozen
+@frozen(kw_only=True)
 class BenchRow:
     """One message size of an nccl-tests table."""
 
@@ -107,7 +109,7 @@ class BenchRow:
     timestamp: str | None = None
 
 
-@frozen
+@frozen(kw_only=True)
 class BenchTable:
     """One nccl-tests table with all its rows, in the order printed."""
 
@@ -132,7 +134,7 @@ class BenchTable:
     errors: tuple[str, ...] = ()
 
 
-@frozen
+@frozen(kw_only=True)
 class Connection:
     """Connections of one kind that NCCL made: how many, and the first line that says so."""
 
@@ -145,7 +147,7 @@ class Connection:
     first: Evidence
 
 
-@frozen
+@frozen(kw_only=True)
 class Hca:
     """One NIC that NCCL lists as in use."""
 
@@ -159,7 +161,7 @@ class Hca:
     pci_path: str | None = None
 
 
-@frozen
+@frozen(kw_only=True)
 class RankInit:
     """One rank of one communicator."""
 
@@ -175,7 +177,7 @@ class RankInit:
     lineno: int | None = None
 
 
-@frozen
+@frozen(kw_only=True)
 class Mark:
     """A line with a meaning of its own, by a fixed name, for the rules that diagnose.
 
@@ -190,7 +192,7 @@ class Mark:
     values: FrozenDict[str, str] = _NO_STR_MAP
 
 
-@frozen
+@frozen(kw_only=True)
 class HostView:
     """What one host said, where hosts can differ."""
 
@@ -208,7 +210,7 @@ class HostView:
     lineno: int | None = None
 
 
-@frozen
+@frozen(kw_only=True)
 class NcclLog:
     """What NCCL said about itself in INFO, WARN and TRACE lines."""
 
@@ -265,7 +267,7 @@ class NcclLog:
     last_time: str | None = None
 
 
-@frozen
+@frozen(kw_only=True)
 class NetError:
     """One fault that the text reports. ``count`` lines say the same."""
 
@@ -300,7 +302,7 @@ class NetError:
     """Further words of the line: local_gid, remote_gid, gid_index, side, state, ..."""
 
 
-@frozen
+@frozen(kw_only=True)
 class RankState:
     """Where one rank of a process group stood when its watchdog spoke."""
 
@@ -312,7 +314,7 @@ class RankState:
     lineno: int | None = None
 
 
-@frozen
+@frozen(kw_only=True)
 class FlightEntry:
     """One collective of a flight-recorder dump."""
 
@@ -325,7 +327,7 @@ class FlightEntry:
     timeout_ms: int | None = None
 
 
-@frozen
+@frozen(kw_only=True)
 class TorchLog:
     """What torch.distributed said about its process groups."""
 
@@ -338,7 +340,7 @@ class TorchLog:
     flight_count: int = 0
 
 
-@frozen
+@frozen(kw_only=True)
 class Topology:
     """What a topology matrix or file tells about the paths between GPUs and NICs."""
 
@@ -354,7 +356,7 @@ class Topology:
     matrix: FrozenDict[str, FrozenDict[str, str]] | None = None
 
 
-@frozen
+@frozen(kw_only=True)
 class HcaState:
     """One RDMA device as a tool or sysfs reports it."""
 
@@ -367,7 +369,7 @@ class HcaState:
     values: FrozenDict[str, object] = FrozenDict()
 
 
-@frozen
+@frozen(kw_only=True)
 class Devices:
     """The RDMA devices and network interfaces of the machines that the text is about."""
 
@@ -379,7 +381,7 @@ class Devices:
     values: FrozenDict[str, object] = FrozenDict()
 
 
-@frozen
+@frozen(kw_only=True)
 class RasCommunicator:
     """One group of communicators in a RAS report."""
 
@@ -390,7 +392,7 @@ class RasCommunicator:
     values: FrozenDict[str, object] = FrozenDict()
 
 
-@frozen
+@frozen(kw_only=True)
 class Ras:
     """NCCL's reliability report."""
 
@@ -402,7 +404,7 @@ class Ras:
     values: FrozenDict[str, object] = FrozenDict()
 
 
-@frozen
+@frozen(kw_only=True)
 class InspectorOp:
     """Collectives of one kind and size in NCCL inspector's records."""
 

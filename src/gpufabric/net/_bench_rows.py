@@ -1,0 +1,198 @@
+"""Rows of an nccl-tests table: columns found by the header, or from the right without one."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from gpufabric.net.records import BenchRow, Measured
+
+_TIME: Final = ("time", "cputime")
+_WRONG: Final = ("#wrong", "wrong", "error", "res")
+_SIZE: Final = ("size", "bytes")
+_COUNT: Final = ("count", "N")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)\*?$")
+_TYPE = re.compile(r"[a-z]+[a-z0-9_]*$")
+_NA: Final = frozenset({"N/A", "n/a", "NA"})
+
+
+class Layout(NamedTuple):
+    """Where the columns of a table are, counted in words of a row."""
+
+    n_words: int
+    size: int | None
+    count: int | None
+    dtype: int | None
+    redop: int | None
+    root: int | None
+    halves: tuple[tuple[int, int | None, int | None, int | None], ...]
+    """For each half: the words of time, algbw, busbw and wrong."""
+    n_left: int
+    timestamp: int | None
+    wrong_is_count: bool
+    milliseconds: bool
+    time_is_cpu: bool
+    per_iteration: bool
+
+
+def layout_of(text: str) -> Layout | None:
+    """The layout a header line gives, or None where the line is no table header."""
+    words = [w for w in text.replace("# wrong", "#wrong").split() if w != "#"]
+    if words and words[0] in {"#size", "#bytes"}:
+        words[0] = words[0][1:]
+    starts = [i for i, word in enumerate(words) if word in _TIME]
+    if not 1 <= len(starts) <= 2 or "busbw" not in words or "algbw" not in words:
+        return None
+    left = words[: starts[0]]
+    if not any(name in left for name in _SIZE):
+        return None
+    stamp = words.index("timestamp") if "timestamp" in words else None
+    end = len(words) if stamp is None else stamp
+    halves: list[tuple[int, int | None, int | None, int | None]] = []
+    for start, stop in zip(starts, [*starts[1:], end], strict=True):
+        half = words[start:stop]
+        wrong = next((start + i for i, word in enumerate(half) if word in _WRONG), None)
+        halves.append((start, _at(half, ("algbw",), start), _at(half, ("busbw",), start), wrong))
+    return Layout(
+        n_words=len(words) + (stamp is not None),
+        size=_at(left, _SIZE),
+        count=_at(left, _COUNT),
+        dtype=_at(left, ("type",)),
+        redop=_at(left, ("redop", "op")),
+        root=_at(left, ("root",)),
+        halves=tuple(halves),
+        n_left=starts[0],
+        timestamp=stamp,
+        wrong_is_count="#wrong" in words or "wrong" in words,
+        milliseconds="bytes" in left and "res" in words,
+        time_is_cpu="cputime" in words,
+        per_iteration=any(word.startswith("i_m") for word in words),
+    )
+
+
+def _at(words: list[str], names: tuple[str, ...], offset: int = 0) -> int | None:
+    return next((offset + i for i, word in enumerate(words) if word in names), None)
+
+
+def layout_of_row(words: list[str]) -> Layout | None:
+    """The layout a row must have where no header was seen, read from the right.
+
+    Eight words of two halves; left of them size, count, type and perhaps redop and root.
+    """
+    n_left = len(words) - 8
+    if not 3 <= n_left <= 5 or not all(is_value(word) for word in words[n_left:]):
+        return None
+    redop = root = None
+    if n_left == 5:
+        redop, root = 3, 4
+    elif n_left == 4:
+        redop, root = (None, 3) if words[3].lstrip("-").isdigit() else (3, None)
+    wrongs = (words[n_left + 3], words[n_left + 7])
+    return Layout(
+        n_words=len(words),
+        size=0,
+        count=1,
+        dtype=2,
+        redop=redop,
+        root=root,
+        halves=tuple((i, i + 1, i + 2, i + 3) for i in (n_left, n_left + 4)),
+        n_left=n_left,
+        timestamp=None,
+        wrong_is_count=n_left == 5 and not any("e" in word for word in wrongs),
+        milliseconds=False,
+        time_is_cpu=False,
+        per_iteration=False,
+    )
+
+
+def is_value(word: str) -> bool:
+    """A number or N/A, as a measured column holds."""
+    return word in _NA or _NUMBER.match(word) is not None
+
+
+def is_row_start(words: list[str], layout: Layout) -> bool:
+    """Whether these are the first words of a row whose rest is missing."""
+    if not 3 <= len(words) < layout.n_words or layout.dtype is None:
+        return False
+    if not (words[0].isdigit() and words[1].isdigit()):
+        return False
+    if len(words) > layout.dtype and not _TYPE.match(words[layout.dtype]):
+        return False
+    return all(is_value(word) for word in words[layout.n_left :])
+
+
+def is_plausible(words: list[str], layout: Layout) -> bool:
+    """Whether size / time is the printed algbw in every half: a guessed layout must prove itself."""
+    for time, algbw, _, _ in layout.halves:
+        try:
+            size, time_us = int(words[layout.size or 0]), float(words[time])
+            printed = float(words[algbw or 0])
+        except ValueError:
+            return words[time] in _NA
+        if time_us <= 0:
+            return size == 0
+        rounding = half_unit(words[algbw or 0]) + half_unit(words[time]) * size / time_us**2 / 1e3
+        if abs(size / time_us / 1e3 - printed) > 1.01 * rounding + 0.001 * printed:
+            return False
+    return True
+
+
+def row_of(words: list[str], layout: Layout, lineno: int) -> BenchRow | None:
+    """The row, or None where a word does not fit its column."""
+    try:
+        size = int(words[layout.size or 0])
+        count = None if layout.count is None else int(words[layout.count])
+        root = None if layout.root is None else int(words[layout.root])
+        halves = [_half(words, half, milliseconds=layout.milliseconds) for half in layout.halves]
+    except (ValueError, IndexError):
+        return None
+    if size < 0:
+        return None
+    dtype = None if layout.dtype is None else words[layout.dtype]
+    redop = None if layout.redop is None else words[layout.redop]
+    if (dtype is not None and not _TYPE.match(dtype)) or (redop and not redop.isalpha()):
+        return None
+    stamp = None
+    if layout.timestamp is not None:
+        stamp = " ".join(words[layout.timestamp :])
+    return BenchRow(
+        size_bytes=size,
+        count=count,
+        out_of_place=halves[0],
+        in_place=halves[1] if len(halves) > 1 else None,
+        dtype=dtype,
+        redop=redop,
+        root=root,
+        lineno=lineno,
+        timestamp=stamp,
+    )
+
+
+def _half(
+    words: list[str],
+    at: tuple[int, int | None, int | None, int | None],
+    *,
+    milliseconds: bool,
+) -> Measured | None:
+    time, algbw, busbw, wrong = at
+    if words[time] in _NA:
+        return None
+    time_us = float(words[time])
+    if milliseconds:
+        time_us = round(time_us * 1000, 6)
+    return Measured(
+        time_us,
+        None if algbw is None else _number(words[algbw]),
+        None if busbw is None else _number(words[busbw]),
+        None if wrong is None else _number(words[wrong]),
+    )
+
+
+def _number(word: str) -> float | None:
+    return None if word in _NA else float(word.rstrip("*"))
+
+
+def half_unit(word: str) -> float:
+    """Half of the last digit printed: by how much the value may have been rounded."""
+    _, point, digits = word.partition(".")
+    return 0.5 * 10.0 ** -len(digits) if point else 0.5

@@ -1,0 +1,620 @@
+"""The text that nccl-tests and rccl-tests print, of every version, into tables."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from gpufabric._frozen import FrozenDict
+from gpufabric.net._bench_math import (
+    COLLECTIVES,
+    average_matches,
+    infer_collective,
+    mean,
+    rank_range,
+)
+from gpufabric.net._bench_rows import (
+    Layout,
+    half_unit,
+    is_plausible,
+    is_row_start,
+    is_value,
+    layout_of,
+    layout_of_row,
+    row_of,
+)
+from gpufabric.net._lines import Line
+from gpufabric.net.records import BenchRow, BenchTable, Device, Evidence, Header, Unread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_ROWS: Final = 20_000
+"""Rows kept of one table."""
+_MAX_TABLES: Final = 1_000
+_MAX_DEVICES: Final = 100_000
+_MAX_STREAMS: Final = 1_024
+_KEEP: Final = 100
+
+_DEVICE = re.compile(
+    r"#?\s*Rank\s+(\d+)(?:\s+Group\s+(\d+))?(?:\s+Pid\s+(\d+))?\s+on\s+(\S*)"
+    r"\s+device\s+(\d+)\s+\[([0-9a-fA-Fx:.]+)\]\s+(\S.*?)\s*$"
+)
+_PARAMETER = re.compile(r"([A-Za-z][A-Za-z ]*?):?\s+(-?\d+(?:\((?:factor|bytes)\))?)(?=\s|$)")
+_OUT_OF_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(\d+)(?:\s+(OK|FAILED))?")
+_AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*([-+.\deE]+|-?nan|-?inf)(?:\s+(OK|FAILED))?")
+_COLLECTIVE = re.compile(r"\b(" + "|".join(COLLECTIVES) + r")_perf")
+_VERSION = re.compile(r"#?\s*(?:nccl|rccl)-tests(?: version|:)\s*(\S+)")
+_LIBRARY_INT = re.compile(r"nccl-library=(\d+)")
+_FAILURE = re.compile(
+    r"(?:^|\s|:\s?)Test (?:NCCL failure|CUDA failure|failure|timeout)\b.*|^Invalid number of GPUs"
+)
+
+
+class _Table:
+    """One table as it is being read."""
+
+    def __init__(self, layout: Layout | None, lineno: int, named: str | None) -> None:
+        self.layout = layout
+        self.lineno = lineno
+        self.named = named
+        self.rows: list[BenchRow] = []
+        self.left_out = 0
+        self.average: float | None = None
+        self.complete: bool | None = None
+        self.out_of_bounds: tuple[int, str | None] | None = None
+        self.errors: list[str] = []
+        self.ratio: tuple[float, float] | None = None
+        self.ratio_algbw = 0.0
+        self.commands: set[str] = set()
+        self.devices: tuple[Device, ...] = ()
+
+
+class _Stream:
+    """What one process prints: runs one after the other, each with header, rows and footer."""
+
+    def __init__(self) -> None:
+        self.table: _Table | None = None
+        self.named: str | None = None
+        self.commands: set[str] = set()
+        self.devices: list[Device] = []
+        self.half_row: list[str] = []
+        self.half_row_line = 0
+        self.values: list[float] = []
+        """Every busbw since the last average line, which covers them all."""
+        self.open = False
+        """A header was seen and no footer yet."""
+
+
+class NcclTestsReader:
+    """Parameter line, device lines, tables and footers of nccl-tests."""
+
+    name: ClassVar[str] = "nccl_tests"
+    kind: ClassVar[str] = "nccl_tests"
+
+    def __init__(self) -> None:
+        self._streams: dict[str | None, _Stream] = {}
+        self._tables: list[_Table] = []
+        self._parameters: dict[str, str] = {}
+        self._devices: list[Device] = []
+        self._last_devices: tuple[Device, ...] = ()
+        self._failures: list[Evidence] = []
+        self._unread: list[Unread] = []
+        self._unread_count = 0
+        self._headers = 0
+        self._footers = 0
+        self._tests_version: str | None = None
+        self._nccl_version: str | None = None
+        self._library: str | None = None
+        self._average_check: str | None = None
+        self._memory: str | None = None
+        self.seen = False
+
+    # -- feeding ---------------------------------------------------------------------------
+
+    def feed(self, line: Line) -> bool:
+        """Takes a line of an nccl-tests output."""
+        text = line.text
+        stripped = text.lstrip()
+        if not stripped:
+            return False
+        first = stripped[0]
+        if first.isdigit():
+            return self._row(stripped, line)
+        if first == "#":
+            taken = self._comment(stripped[1:].lstrip(), line)
+        elif first in "ORAsb":  # "Out of ...", "Rank ...", "Avg ...", "size ...", "bytes ..."
+            taken = self._comment(stripped, line, bare=True)
+        else:
+            taken = False
+        if not taken and first == "-":
+            return self._row(stripped, line)
+        if taken:
+            self.seen = True
+            return True
+        if "_perf" in text:
+            self._command(text, line)
+        return self._failure(text, line)
+
+    def feed_cut(self, line: Line) -> bool:
+        """Takes the last line of a text that has no line feed, and believes no number at its end.
+
+        Behind a whole row stands "0" or "N/A"; an average has six digits; the rest may be cut.
+        """
+        text = line.text.strip()
+        bare = text.lstrip("# ")
+        if text[:1].isdigit():
+            words = text.split()
+            stream = self._streams.get(line.prefix)
+            layout = stream.table.layout if stream and stream.table else None
+            if layout is None and layout_of_row(words) is None:
+                return False
+            if layout and len(words) == layout.n_words and words[-1] in {"0", "N/A"}:
+                return self.feed(line)
+        elif bare.startswith("Avg bus"):
+            match = _AVERAGE.match(text)
+            if match and (match[2] or sum(c.isdigit() for c in match[1].lstrip("0.")) >= 6):
+                return self.feed(line)
+        elif bare.startswith("Out of bounds"):
+            if text.endswith(("OK", "FAILED")):
+                return self.feed(line)
+        elif bare.startswith("Rank "):
+            device = _DEVICE.match(text)
+            if device and any(device[7] == known.gpu for known in self._devices):
+                return self.feed(line)
+        elif bare.startswith("nThread"):
+            whole = line.text.rstrip().rpartition(" ")[0]
+            return self.feed(Line(line.lineno, whole, line.prefix, line.time))
+        elif not (text.startswith("#") and "busbw" in text):
+            return False
+        self._mark_unread(line.lineno, text)
+        return True
+
+    def feed_torn(self, left: str, line: Line) -> None:
+        """The start of a row whose rest stands on a later line: NCCL logged in between."""
+        stream = self._stream(line.prefix)
+        stream.half_row = left.split()
+        stream.half_row_line = line.lineno
+
+    def close(self) -> None:
+        """Nothing more comes: half rows stay unread."""
+        for stream in self._streams.values():
+            self._drop_half(stream)
+            self._end_run(stream)
+
+    # -- lines -----------------------------------------------------------------------------
+
+    def _stream(self, prefix: str | None) -> _Stream:
+        stream = self._streams.get(prefix)
+        if stream is None:
+            if len(self._streams) >= _MAX_STREAMS:
+                prefix = None
+            stream = self._streams.setdefault(prefix, _Stream())
+        return stream
+
+    def _comment(self, text: str, line: Line, *, bare: bool = False) -> bool:
+        """A line that starts with # in the original; authors drop the sign."""
+        head = text[:12]
+        if head.startswith("Rank"):
+            return self._device(text, line)
+        if "busbw" in text:
+            return self._header(text, line)
+        if head.startswith("Out of"):
+            return self._bounds(text, line)
+        if head.startswith("Avg bus"):
+            return self._footer(text, line)
+        if bare:
+            return False
+        if head.startswith("nThread"):
+            return self._parameter_line(text, line)
+        return self._other_comment(text, line)
+
+    def _other_comment(self, text: str, line: Line) -> bool:
+        if not text:
+            # A lone "#" is nccl-tests' only while a run is open or just ended.
+            return self.seen
+        if text.startswith("Collective test starting"):
+            stream = self._stream(line.prefix)
+            self._start_run(stream)
+            match = _COLLECTIVE.search(text)
+            stream.named = match[1] if match else None
+            return True
+        if text.startswith("Collective test concluded"):
+            return True
+        version = _VERSION.match(text)
+        if version:
+            self._tests_version = self._tests_version or version[1]
+            library = _LIBRARY_INT.search(text)
+            if library and self._nccl_version is None:
+                self._nccl_version = _version_text(int(library[1]))
+            if text.startswith("rccl"):
+                self._library = "rccl"
+            return True
+        if text.startswith("GPU memory usage"):
+            self._memory = text.partition(":")[2].strip()
+            return True
+        if text.startswith("error: "):
+            table = self._stream(line.prefix).table
+            if table and len(table.errors) < _KEEP:
+                table.errors.append(text[7:].strip())
+            return True
+        return self.seen and (
+            text.startswith(
+                ("Using devices", "out-of-place", "(B)", "Blocking Enabled", "Parallel Init",
+                 "Per-Iteration", "Reducing maxBytes", "Writing JSON", "skipping json",
+                 "NCCL Tests compiled", "Errors with asterisks")
+            )
+        )  # fmt: skip
+
+    def _parameter_line(self, text: str, line: Line) -> bool:
+        found = {m[1].strip(): m[2] for m in _PARAMETER.finditer(text)}
+        if "nGpus" not in found and "minBytes" not in found:
+            return False
+        self._headers += 1
+        stream = self._stream(line.prefix)
+        if stream.table is not None or stream.devices:
+            # "Collective test starting" of the same run stands just above; it has no rows yet.
+            named, commands = stream.named, stream.commands
+            ended = stream.table is not None
+            self._start_run(stream)
+            if not ended:
+                stream.named, stream.commands = named, commands
+        stream.open = True
+        if not self._parameters:
+            self._parameters = found
+        return True
+
+    def _device(self, text: str, line: Line) -> bool:
+        match = _DEVICE.match(text)
+        if not match:
+            return False
+        rank, group, pid, host, dev, bus, gpu = match.groups()
+        device = Device(
+            rank=int(rank),
+            host=host or None,
+            gpu=gpu,
+            local_dev=int(dev),
+            pid=int(pid) if pid else None,
+            group=int(group) if group else None,
+            bus_id=bus,
+        )
+        stream = self._stream(line.prefix)
+        if stream.table is not None:
+            self._start_run(stream)
+        stream.open = True
+        if len(stream.devices) < _MAX_DEVICES:
+            stream.devices.append(device)
+        if len(self._devices) < _MAX_DEVICES:
+            self._devices.append(device)
+        return True
+
+    def _header(self, text: str, line: Line) -> bool:
+        layout = layout_of(text)
+        if layout is None:
+            return False
+        stream = self._stream(line.prefix)
+        self._drop_half(stream)
+        if stream.table is None or stream.table.rows or stream.table.layout:
+            self._open_table(stream, layout, line.lineno)
+        else:
+            stream.table.layout = layout
+        stream.open = True
+        return True
+
+    def _open_table(self, stream: _Stream, layout: Layout | None, lineno: int) -> _Table:
+        named = stream.named
+        table = _Table(layout, lineno, named)
+        if named is None:
+            table.commands = stream.commands
+            stream.commands = set()
+        table.devices = tuple(stream.devices)
+        stream.table = table
+        if len(self._tables) < _MAX_TABLES:
+            self._tables.append(table)
+        return table
+
+    def _row(self, text: str, line: Line) -> bool:
+        words = text.split()
+        stream = self._streams.get(line.prefix)
+        table = stream.table if stream else None
+        layout = table.layout if table else None
+        if stream and layout and stream.half_row:
+            joined = [*stream.half_row, *words]
+            if len(joined) == layout.n_words and all(is_value(w) for w in words):
+                stream.half_row = []
+                return self._add(stream, joined, layout, line, text)
+            if len(joined) < layout.n_words and all(is_value(w) for w in words):
+                stream.half_row = joined
+                return True
+            self._drop_half(stream)
+        if stream and layout and len(words) == layout.n_words:
+            return self._add(stream, words, layout, line, text)
+        found = layout_of_row(words)
+        if found is None or not is_plausible(words, found):
+            if stream and layout and is_row_start(words, layout):
+                stream.half_row, stream.half_row_line = words, line.lineno
+                return True
+            return False
+        if layout and layout.n_words == found.n_words:
+            found = layout
+        stream = stream or self._stream(line.prefix)
+        table = stream.table
+        if table is None:
+            self._open_table(stream, None, line.lineno)
+        elif table.layout is None or table.layout.n_words != found.n_words:
+            if table.rows and table.rows[-1].lineno and table.average is not None:
+                self._open_table(stream, None, line.lineno)
+        return self._add(stream, words, found, line, text)
+
+    def _add(
+        self, stream: _Stream, words: list[str], layout: Layout, line: Line, text: str
+    ) -> bool:
+        row = row_of(words, layout, line.lineno)
+        if row is None:
+            self._mark_unread(line.lineno, text)
+            return True
+        table = stream.table
+        if table is None or table.average is not None:
+            # Rows after an average belong to another run, whose header is not in the text.
+            table = self._open_table(stream, table.layout if table else None, line.lineno)
+        if table.layout is None:
+            table.layout = layout
+        self.seen = True
+        for half in (row.out_of_place, row.in_place):
+            if half and half.busbw is not None and len(stream.values) < 2 * MAX_ROWS:
+                stream.values.append(half.busbw)
+        if len(table.rows) >= MAX_ROWS:
+            table.left_out += 1
+            return True
+        table.rows.append(row)
+        for half in layout.halves:
+            if half[1] is not None and half[2] is not None:
+                self._note_ratio(table, words[half[1]], words[half[2]])
+        return True
+
+    def _note_ratio(self, table: _Table, algbw: str, busbw: str) -> None:
+        """Narrows what busbw/algbw may be: each row allows a range, all must agree."""
+        try:
+            alg, bus = float(algbw.rstrip("*")), float(busbw.rstrip("*"))
+        except ValueError:
+            return
+        alg_unit, bus_unit = half_unit(algbw), half_unit(busbw)
+        if not 1.0 <= alg < 1e7 or bus < bus_unit:
+            return
+        low, high = (bus - bus_unit) / (alg + alg_unit), (bus + bus_unit) / (alg - alg_unit)
+        if table.ratio and low <= table.ratio[1] and high >= table.ratio[0]:
+            table.ratio = (max(low, table.ratio[0]), min(high, table.ratio[1]))
+            table.ratio_algbw = max(alg, table.ratio_algbw)
+        elif alg > table.ratio_algbw:
+            table.ratio, table.ratio_algbw = (low, high), alg
+
+    def _bounds(self, text: str, line: Line) -> bool:
+        match = _OUT_OF_BOUNDS.match(text)
+        if not match:
+            return False
+        stream = self._stream(line.prefix)
+        table = stream.table or self._open_table(stream, None, line.lineno)
+        table.out_of_bounds = (int(match[1][:18]), match[2])
+        return True
+
+    def _footer(self, text: str, line: Line) -> bool:
+        match = _AVERAGE.match(text)
+        if not match:
+            return False
+        try:
+            average = float(match[1])
+        except ValueError:
+            self._mark_unread(line.lineno, text)
+            return True
+        stream = self._stream(line.prefix)
+        self._drop_half(stream)
+        table = stream.table or self._open_table(stream, None, line.lineno)
+        if average == average and abs(average) != float("inf"):  # noqa: PLR0124  # not NaN
+            table.average = average
+            if stream.values:
+                table.complete = average_matches(average, stream.values) and not table.left_out
+        self._average_check = match[2] or self._average_check
+        self._footers += 1
+        stream.values = []
+        stream.open = False
+        return True
+
+    def _command(self, text: str, line: Line) -> None:
+        stream = self._stream(line.prefix)
+        if len(stream.commands) < len(COLLECTIVES):
+            stream.commands.update(m[1] for m in _COLLECTIVE.finditer(text))
+
+    def _failure(self, text: str, line: Line) -> bool:
+        if "Test " not in text and "Invalid number" not in text:
+            return False
+        if not _FAILURE.search(text):
+            return False
+        if len(self._failures) < _KEEP:
+            self._failures.append(Evidence(line.lineno, text.strip()[:400]))
+        return True
+
+    # -- runs ------------------------------------------------------------------------------
+
+    def _start_run(self, stream: _Stream) -> None:
+        self._drop_half(stream)
+        self._end_run(stream)
+        stream.table = None
+        stream.named = None
+        stream.devices = []
+        stream.values = []
+
+    def _end_run(self, stream: _Stream) -> None:
+        if stream.devices:
+            self._last_devices = tuple(stream.devices)
+
+    def _drop_half(self, stream: _Stream) -> None:
+        if stream.half_row:
+            self._mark_unread(stream.half_row_line, " ".join(stream.half_row))
+            stream.half_row = []
+
+    def _mark_unread(self, lineno: int, text: str) -> None:
+        self._unread_count += 1
+        if len(self._unread) < _KEEP:
+            self._unread.append(Unread(lineno, text[:400]))
+
+    # -- the answer ------------------------------------------------------------------------
+
+    def result(self) -> Mapping[str, object]:
+        """Header, tables and what could not be read."""
+        tables = tuple(_finished(table) for table in self._tables if _has_content(table))
+        out: dict[str, object] = {
+            "unread": tuple(self._unread),
+            "unread_count": self._unread_count,
+        }
+        if self.seen or self._failures:
+            out["header"] = self._header_of(tables)
+        if tables:
+            out["tables"] = tables
+        if self._failures:
+            out["tests_failure"] = True
+        return out
+
+    def _header_of(self, tables: tuple[BenchTable, ...]) -> Header:
+        devices = self._last_devices
+        open_runs = any(stream.open for stream in self._streams.values())
+        n_ranks, basis = _rank_count(devices, tables)
+        n_nodes, per_node = node_count(devices) if n_ranks == len(devices) else (None, None)
+        check = self._parameters.get("validation")
+        gpus = list(dict.fromkeys(device.gpu for device in devices))
+        return Header(
+            nccl_version=self._nccl_version,
+            gpu=" + ".join(gpus) or None,
+            n_ranks=n_ranks,
+            n_ranks_basis=basis,
+            n_nodes=n_nodes,
+            ranks_per_node=per_node,
+            iters=_int(self._parameters.get("iters")),
+            warmup_iters=_int(self._parameters.get("warmup iters")),
+            validation=None if check is None else check != "0",
+            complete=not (open_runs or self._failures or not self._footers),
+            tests_version=self._tests_version,
+            library=self._library,
+            devices=devices,
+            parameters=FrozenDict(self._parameters),
+            memory_report=self._memory,
+            average_check=self._average_check,
+            failures=tuple(self._failures),
+            n_headers=self._headers,
+            n_footers=self._footers,
+        )
+
+
+def _has_content(table: _Table) -> bool:
+    return bool(table.rows or table.layout or table.average is not None or table.out_of_bounds)
+
+
+def _finished(table: _Table) -> BenchTable:
+    layout = table.layout
+    rows = tuple(table.rows)
+    inferred = infer_collective(
+        rows,
+        has_redop=None if layout is None else layout.redop is not None,
+        has_root=None if layout is None else layout.root is not None,
+    )
+    named = table.named or (next(iter(table.commands)) if len(table.commands) == 1 else None)
+    if table.named is None and named and inferred and not _agree(named, inferred):
+        named = None  # the text speaks of another test than the one whose rows these are
+    collective = named or inferred
+    allowed = rank_range(collective, *table.ratio) if table.ratio else None
+    n_ranks, basis = _table_ranks(table, allowed)
+    values = [
+        half.busbw
+        for row in rows
+        for half in (row.out_of_place, row.in_place)
+        if half and half.busbw is not None
+    ]
+    bounds = table.out_of_bounds or (None, None)
+    return BenchTable(
+        rows=rows,
+        collective=collective,
+        collective_basis=None if collective is None else ("named" if named else "inferred"),
+        n_ranks=n_ranks,
+        n_ranks_basis=basis,
+        n_ranks_range=allowed,
+        avg_bus_bandwidth=table.average,
+        out_of_bounds_count=bounds[0],
+        out_of_bounds_word=bounds[1],
+        mean_of_printed_rows=mean(values) if not table.left_out else None,
+        printed_rows_are_complete=table.complete,
+        wrong_is_count=layout.wrong_is_count if layout else True,
+        time_is_cpu=layout.time_is_cpu if layout else False,
+        per_iteration=layout.per_iteration if layout else False,
+        lineno=table.lineno,
+        rows_left_out=table.left_out,
+        errors=tuple(table.errors),
+    )
+
+
+def _agree(named: str, inferred: str) -> bool:
+    """Whether rows inferred to be one collective may be of the named one."""
+    return named == inferred or (named == "alltoallv" and inferred == "alltoall")
+
+
+def _table_ranks(
+    table: _Table, allowed: tuple[int, int] | None
+) -> tuple[int | None, str | None]:
+    """Ranks of the group that ran a table: device lines, checked against busbw/algbw."""
+    groups = Counter(device.group for device in table.devices)
+    whole = _whole(table.devices)
+    if whole and len(set(groups.values())) == 1:
+        n_ranks = next(iter(groups.values()))
+        if allowed is None or allowed[0] <= n_ranks <= allowed[1]:
+            return n_ranks, "device lines"
+    if allowed and allowed[0] == allowed[1]:
+        return allowed[0], "busbw/algbw at the largest sizes"
+    return None, None
+
+
+def _whole(devices: tuple[Device, ...]) -> bool:
+    """Whether the device lines are all there: ranks 0..n-1, each once."""
+    return bool(devices) and sorted(d.rank for d in devices) == list(range(len(devices)))
+
+
+def _rank_count(
+    devices: tuple[Device, ...], tables: tuple[BenchTable, ...]
+) -> tuple[int | None, str | None]:
+    grouped = len({device.group for device in devices}) > 1
+    counts = {(t.n_ranks, t.n_ranks_basis) for t in tables if t.n_ranks}
+    if len({count for count, _ in counts}) == 1 and not grouped:
+        return counts.pop()
+    if _whole(devices) and (grouped or not tables or not any(t.n_ranks_range for t in tables)):
+        return len(devices), "device lines"
+    return None, None
+
+
+def node_count(devices: tuple[Device, ...]) -> tuple[int | None, int | None]:
+    """Nodes, and ranks on each where all have the same number.
+
+    Containers may all have one host name: where one device of a "host" shows up n times, these
+    are n machines, since NCCL refuses two ranks on one GPU.
+    """
+    if not devices or any(device.host is None for device in devices):
+        return None, None
+    seats = Counter((d.host, d.local_dev, d.bus_id) for d in devices)
+    doubled = Counter(seats.values())
+    if len(doubled) != 1:
+        return None, None
+    hosts = Counter(d.host for d in devices)
+    copies = next(iter(doubled))
+    n_nodes = len(hosts) * copies
+    sizes = {count // copies for count in hosts.values()}
+    return n_nodes, (sizes.pop() if len(sizes) == 1 else None)
+
+
+def _int(text: str | None) -> int | None:
+    return int(text[:18]) if text and text.isdigit() else None
+
+
+def _version_text(number: int) -> str | None:
+    """22807 is 2.28.7; before 2.9 the integer was major*1000 + minor*100 + patch."""
+    if number >= 10_000:
+        return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
+    if number >= 1_000:
+        return f"{number // 1_000}.{number // 100 % 10}.{number % 100}"
+    return None
