@@ -221,11 +221,8 @@ class DeviceReader:
 
     def result(self) -> dict[str, object]:
         """The whole table, where this reader wrote into it."""
-        return {
-            "devices": self.table.devices() if self.consumed else None,
-            "unread": tuple(self.unread),
-            "unread_count": self.unread_count,
-        }
+        devices = {"devices": self.table.devices()} if self.consumed else {}
+        return {**devices, "unread": tuple(self.unread), "unread_count": self.unread_count}
 
 
 def state_word(text: str) -> str | None:

@@ -2,104 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from gpufabric._frozen import FrozenDict
-from gpufabric.net.records import Ras, RasCommunicator, Unread
+from gpufabric.net.records import Ras, RasCommunicator
 
 if TYPE_CHECKING:
     from gpufabric.net._lines import Line
 
-_FIRST = re.compile(r'\s*\{?\s*"nccl_version"\s*:')
-_SECOND = re.compile(r'\s*"cuda_runtime_version"\s*:')
-_MAX_BYTES: Final = 16 * 2**20
 _FINE: Final = frozenset({0, 7})  # ncclSuccess, ncclInProgress
 _Json = Mapping[str, object]
 
 
 class RasJson:
-    """Collects one JSON document at a time; the last of the text is the answer."""
+    """Takes whole JSON documents; the last report of the text is the answer."""
 
     name: ClassVar[str] = "ras_json"
     kind: ClassVar[str] = "ras"
 
     def __init__(self) -> None:
-        self.unread: list[Unread] = []
-        self.unread_count = 0
         self._last: Ras | None = None
-        self._before: str | None = None
-        self._parts: list[str] | None = None
-        self._size = self._depth = 0
-        self._first_line = 0
 
     def feed(self, line: Line, /) -> bool:
-        """Takes a document from its second line on, or a whole one in one line."""
-        text = line.text
-        if self._parts is not None:
-            self._add(text)
-            return True
-        if '"' not in text:
-            return False
-        if "communicators_count" in text and text.lstrip().startswith("{"):
-            self._open(line)
-            self._add(text)
-            return True
-        if self._before is not None and _SECOND.match(text):
-            before, self._before = self._before, None
-            self._open(line)
-            self._add(before if before.lstrip().startswith("{") else "{" + before)
-            self._add(text)
-            return True
-        self._before = text if _FIRST.match(text) else None
+        """Takes no line: a report is one JSON document."""
+        del line
         return False
 
+    def feed_json(self, document: _Json, _lineno: int, /) -> bool:
+        """Takes a document with RAS's keys."""
+        if "communicators_count" not in document or "communicators" not in document:
+            return False
+        self._last = _ras(document)
+        return True
+
     def close(self) -> None:
-        """Ends a document that the text cuts off."""
-        if self._parts is not None:
-            self._refuse()
+        """Nothing is held back."""
 
     def result(self) -> dict[str, object]:
-        """The last whole report."""
-        return {
-            "ras": self._last,
-            "unread": tuple(self.unread),
-            "unread_count": self.unread_count,
-        }
-
-    def _open(self, line: Line) -> None:
-        self._parts, self._size, self._depth = [], 0, 0
-        self._first_line = line.lineno
-
-    def _add(self, text: str) -> None:
-        parts = self._parts
-        if parts is None:
-            return
-        parts.append(text)
-        self._size += len(text)
-        self._depth += text.count("{") - text.count("}")
-        if self._size > _MAX_BYTES:
-            self._refuse()
-        elif self._depth <= 0:
-            self._read("\n".join(parts))
-
-    def _read(self, text: str) -> None:
-        try:
-            found: object = json.loads(text)
-        except (ValueError, RecursionError):
-            self._refuse()
-            return
-        self._parts = None
-        if isinstance(found, dict):
-            self._last = _ras(cast("_Json", found))
-
-    def _refuse(self) -> None:
-        first = self._parts[0][:200] if self._parts else ""
-        self._parts = None
-        self.unread_count += 1
-        self.unread = [*self.unread[:63], Unread(self._first_line, first)]
+        """The last report."""
+        return {} if self._last is None else {"ras": self._last}
 
 
 def _ras(document: _Json) -> Ras:

@@ -75,11 +75,9 @@ class SmiTopology:
 
     def result(self) -> dict[str, object]:
         """The matrices read, and headers that had no row."""
-        return {
-            "topology": together(self.topologies),
-            "unread": tuple(self.unread),
-            "unread_count": self.unread_count,
-        }
+        found = together(self.topologies)
+        topology = {} if found is None else {"topology": found}
+        return {**topology, "unread": tuple(self.unread), "unread_count": self.unread_count}
 
     def _begin(self, line: Line) -> bool:
         self.close()

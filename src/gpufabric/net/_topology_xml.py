@@ -138,11 +138,9 @@ class TopologyXml:
 
     def result(self) -> dict[str, object]:
         """The documents read, and what looked like one and was not."""
-        return {
-            "topology": together(self.topologies),
-            "unread": tuple(self.unread),
-            "unread_count": self.unread_count,
-        }
+        found = together(self.topologies)
+        topology = {} if found is None else {"topology": found}
+        return {**topology, "unread": tuple(self.unread), "unread_count": self.unread_count}
 
     def _refused(self, line: Line) -> bool:
         self.unread_count += 1

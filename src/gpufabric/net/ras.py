@@ -78,6 +78,11 @@ class RasText:
             self._begin()
             self._facts |= {"nccl_version": found[1], "cuda_build": found[2]}
             return True
+        if not self._open and text.startswith("CUDA runtime version") and self._versions(text):
+            facts = dict(self._facts)  # the NCCL line before it may have gone to the log's reader
+            self._begin()
+            self._facts |= facts
+            return True
         if text.startswith("Job summary") and _SUMMARY.match(text):
             if not self._open or self._section:
                 self._begin()
@@ -93,7 +98,7 @@ class RasText:
     def result(self) -> dict[str, object]:
         """The last report of the text (they are queried again and again), and all events."""
         if not self._reports and not self._events:
-            return {"ras": None, "unread": (), "unread_count": 0}
+            return {}
         values = dict(self._facts)
         values |= {name: tuple(items) for name, items in self._lists.items()}
         if len(self._mismatches) > 1:
