@@ -32,6 +32,7 @@ BLOCK_BYTES = 256 * 1024  # how much is received before it is reduced: the kerne
 MAX_SEND_BYTES = 1 << 20
 MAX_MESSAGE_BYTES = 1 << 20
 PAIRWISE_BYTES = 4 << 20
+HEAR_S = 2.0  # how long rank 0 hears the others before it says what ended the run
 ELEMENT_BYTES = {"int32": 4, "float": 4, "double": 8}
 STRUCT_CODE = {"int32": "i", "float": "f", "double": "d"}
 SPLIT_BY_RANK = ("all_gather", "reduce_scatter", "alltoall")
@@ -393,7 +394,7 @@ class Star:
         """Raise if a rank has left or a failure has been told; keep other messages."""
         for rank, line in self.lines.items():
             line.fill()
-            for message in line.ready:
+            for message in list(line.ready):
                 self._raise_if_ended(rank, message)
             if line.closed and not line.ready:
                 raise BenchError(f"lost {self.peers[rank]}", peer=rank)
@@ -402,7 +403,10 @@ class Star:
         if "verdict" in message:
             raise VerdictError(str(message["verdict"]))
         if "abort" in message:
-            raise BenchError(str(message["abort"]), peer=message.get("peer", rank))
+            # Kept for `conclude`, which must know that this rank has spoken.
+            self.lines[rank].ready.insert(0, message)
+            peer = message.get("peer")
+            raise BenchError(str(message["abort"]), peer=rank if peer is None else peer)
 
     def _next(self, rank: int) -> Any:
         line = self.lines[rank]
@@ -444,29 +448,47 @@ class Star:
         """Agree on who ended the run, and return it in words; every rank calls this once."""
         if self.rank:
             return self._ask_rank_0(error)
-        gone: list[int] = []
-        blamed = [] if error.peer is None else [error.peer]
-        deadline = time.monotonic() + 2.0
-        for rank, line in sorted(self.lines.items()):
-            word = line.receive(deadline)
-            while word is not None and "abort" not in word:
-                word = line.receive(deadline)
-            if word is None:
-                gone.append(rank)
-            elif isinstance(word.get("peer"), int):
-                blamed.append(word["peer"])
+        spoke, gone, silent = self._hear()
+        blamed = [peer for peer in [error.peer, *spoke] if peer is not None]
         text = error.text
-        if gone and self.peers:
-            text = "lost " + ", ".join(str(self.peers[rank]) for rank in gone)
+        if gone:
+            text = "lost " + self._names(gone)
+        elif blamed and silent:
+            text = f"{error.text}; no word from {self._names(silent)}"
         elif blamed and self.peers:
             worst = max(set(blamed), key=blamed.count)
-            text = f"{error.text} (most ranks wait for {self.peers[worst]})"
+            text = f"{error.text}; most ranks wait for {self.peers[worst]}"
         for line in self.lines.values():
             try:
                 line.send({"verdict": text}, 1.0)
             except OSError:  # gone: it is in the verdict
                 continue
         return text
+
+    def _hear(self) -> tuple[list[int | None], list[int], list[int]]:
+        """Return whom the others blame, and which ranks have left or stay silent.
+
+        A rank that has left without a word was killed or crashed; one that saw a fault says so.
+        """
+        start = time.monotonic()
+        spoke: dict[int, int | None] = {}
+        while True:
+            for rank, line in self.lines.items():
+                line.fill()
+                for message in line.ready:
+                    if "abort" in message:
+                        spoke[rank] = message.get("peer")
+            left = [rank for rank in sorted(self.lines) if rank not in spoke]
+            gone = [rank for rank in left if self.lines[rank].closed]
+            silent = [rank for rank in left if rank not in gone]
+            waited = time.monotonic() - start
+            if not silent or waited > HEAR_S or (gone and waited > HEAR_S / 4):
+                return list(spoke.values()), gone, silent
+            select.select([self.lines[rank].sock for rank in silent], [], [], 0.1)
+
+    def _names(self, ranks: list[int]) -> str:
+        names = [str(self.peers[r]) if r < len(self.peers) else f"rank {r}" for r in ranks]
+        return ", ".join(names)
 
     def _ask_rank_0(self, error: BenchError) -> str:
         if isinstance(error, VerdictError):
