@@ -1,0 +1,433 @@
+"""Local: gangs as processes of this machine. The embedded default, and the smallest backend.
+
+Each node is a session of its own below a supervisor that outlives the caller (`_supervisor.py`);
+all that is known of a job lies in its folder, so any process can attach to it by its `JobRef`.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import ClassVar, cast
+
+from gpufabric._frozen import FrozenDict, freeze, thaw
+from gpufabric.backends._local_job import JobFolder, default_root, make_root, start
+from gpufabric.backends._local_plan import SHELL, make_offers, make_plan
+from gpufabric.backends.base import Capability, CheckItem, CheckReport, Pool, Site
+from gpufabric.config import Settings, environment
+from gpufabric.errors import (
+    BackendError,
+    CapacityError,
+    ConfigError,
+    NotFoundError,
+    Problem,
+    SpecError,
+    TransientError,
+)
+from gpufabric.job import JobRef, JobState, JobStatus, LogLine, NodeStatus
+from gpufabric.net.interconnect import FabricKind, Interconnect, Place
+from gpufabric.plan import LaunchPlan, Offer, Resolution, Step
+from gpufabric.task import PythonCall, Task
+
+__all__ = ["Local"]
+
+_STOP_SLACK_S = 15.0
+_LOCK_TIMEOUT_S = 180.0
+
+
+class Local:
+    """Runs gangs on this machine.
+
+    `root` is the folder that holds the jobs: argument, then `Settings.local_root`, then the user's
+    state folder. It stands in every `JobRef`, so a job is found whatever the settings are.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.LAUNCH, Capability.FOLLOW_LOGS, Capability.RESTARTS}
+    )
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        settings: Settings | None = None,
+        name: str = "local",
+    ) -> None:
+        self._settings = settings if settings is not None else Settings.load()
+        self._name = name
+        chosen = root if root is not None else self._settings.local_root
+        self._root = Path(chosen).absolute() if chosen is not None else default_root()
+        if self._root != Path(str(self._root).strip()) or "\n" in str(self._root):
+            raise ConfigError(f"local: {str(self._root)!r} cannot be written in a job's name")
+
+    @property
+    def name(self) -> str:
+        """The name that offers and refs carry."""
+        return self._name
+
+    @property
+    def root(self) -> Path:
+        """The folder of all jobs."""
+        return self._root
+
+    # reading
+
+    def check(self) -> CheckReport:
+        """Whether gangs can run here."""
+        items = [
+            CheckItem(name="Linux", ok=sys.platform == "linux", message=sys.platform),
+            CheckItem(name="shell", ok=os.access(SHELL, os.X_OK), message=SHELL),
+            CheckItem(name="/proc", ok=Path("/proc/self/stat").exists(), message="process table"),
+            CheckItem(name="python", ok=bool(sys.executable), message=sys.executable),
+        ]
+        try:
+            make_root(self._root)
+            ok, message = os.access(self._root, os.W_OK | os.X_OK), str(self._root)
+        except ConfigError as exc:
+            ok, message = False, str(exc)
+        items.append(CheckItem(name="folder of jobs", ok=ok, message=message))
+        return CheckReport(backend=self._name, items=tuple(items))
+
+    def discover(self) -> Site:
+        """Reads what this machine has: processors, memory, GPUs, and which of them jobs use."""
+        if sys.platform != "linux":
+            told = f"the local backend runs on Linux, this is {sys.platform}"
+            return Site(backend=self._name, unseen=(told,))
+        from gpufabric.backends._local_gpus import find_gpus
+
+        seen = environment(trust_env=self._settings.trust_env)
+        found = find_gpus(path=seen.get("PATH"), visible=seen.get("CUDA_VISIBLE_DEVICES"))
+        used = self._gpus_in_use()
+        place = Place(backend=self._name)
+        pool = Pool(
+            name="localhost",
+            place=place,
+            platform="local",
+            nodes_total=1,
+            cpus=float(len(os.sched_getaffinity(0))),
+            memory_gib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
+            interconnect=Interconnect(kind=FabricKind.LOOPBACK, place=place),
+            gpus_free=(sum(1 for gpu in found.gpus if gpu.index not in used),),
+        )
+        facts = {
+            "cwd": os.getcwd(),  # noqa: PTH109  # text
+            "home": _home(),
+            "python": sys.executable,
+            "disk_free_gib": self._disk_free_gib(),
+            "nvlink": found.nvlink,
+            "gpus": [
+                {
+                    "index": gpu.index, "uuid": gpu.uuid, "name": gpu.name,
+                    "memory_mib": gpu.memory_mib, "free": gpu.index not in used,
+                }
+                for gpu in found.gpus
+            ],
+        }  # fmt: skip
+        return Site(
+            backend=self._name,
+            pools=(pool,),
+            unseen=found.unseen,
+            facts=cast("FrozenDict[str, object]", freeze(facts)),
+        )
+
+    def _disk_free_gib(self) -> float | None:
+        for path in (self._root, *self._root.parents):
+            try:
+                found = os.statvfs(path)
+            except OSError:
+                continue
+            return found.f_bavail * found.f_frsize / 2**30
+        return None
+
+    def _gpus_in_use(self) -> frozenset[int]:
+        used: set[int] = set()
+        for ref in self.jobs():
+            folder = JobFolder(self._root, ref.name)
+            if folder.supervised():
+                for own in cast("list[list[int]]", folder.spec().get("gpus", [])):
+                    used.update(own)
+        return frozenset(used)
+
+    # thinking
+
+    def offers(self, task: Task, site: Site) -> Resolution:
+        """What of the task's alternatives this machine can keep."""
+        return make_offers(task, site, self._name)
+
+    def plan(self, task: Task, offer: Offer, site: Site, *, run: str = "") -> LaunchPlan:
+        """Everything that `apply` will do."""
+        return make_plan(
+            task,
+            offer,
+            site,
+            run=run,
+            root=str(self._root),
+            grace_s=self._settings.stop_grace_s,
+            trust_env=self._settings.trust_env,
+        )
+
+    # writing
+
+    def apply(self, plan: LaunchPlan) -> JobRef:
+        """Starts the gang, or finds the job that this plan has made already."""
+        gang = _step(plan, "gang")
+        root = Path(_step(plan, "folder").name).parent
+        ref = JobRef(backend=self._name, place=str(root), name=plan.name)
+        secrets = _secrets(plan.task)
+        make_root(root)
+        folder = JobFolder(root, plan.name)
+        with folder.locked(_LOCK_TIMEOUT_S):
+            if self._is_there(folder, ref):
+                return ref
+            self._refuse_taken_gpus(gang)
+            spec = cast("dict[str, object]", thaw(gang.body))
+            start(
+                folder,
+                {**spec, "schema": "gpufabric/local-job/1", "folder": str(folder.path)},
+                {
+                    "secrets": secrets,
+                    "inherit": _inherited(trust_env=self._settings.trust_env),
+                },
+                lambda new: self._fill(plan, new),
+            )
+        return ref
+
+    def _is_there(self, folder: JobFolder, ref: JobRef) -> bool:
+        """Whether the job exists; what a killed launch left of it is removed."""
+        until = time.monotonic() + _LOCK_TIMEOUT_S
+        while folder.exists():
+            state = (folder.state() or {}).get("state", "pending")
+            if state != "pending":
+                return True
+            if not folder.supervised():
+                break
+            if time.monotonic() > until:
+                raise TransientError(
+                    f"{ref} is being started and does not come to an end",
+                    backend=self._name, operation="launch",
+                )  # fmt: skip
+            time.sleep(0.01)
+        folder.kill(str(ref))
+        folder.remove()
+        return False
+
+    def _refuse_taken_gpus(self, gang: Step) -> None:
+        own = cast("tuple[tuple[int, ...], ...]", gang.body["gpus"])
+        taken = sorted({index for node in own for index in node} & self._gpus_in_use())
+        if taken:
+            wanted = sum(map(len, own))
+            raise CapacityError(
+                f"GPUs {', '.join(map(str, taken))} are used by other local jobs now",
+                backend=self._name,
+                operation="launch",
+                wanted=wanted,
+                got=wanted - len(taken),
+            )
+
+    def _fill(self, plan: LaunchPlan, new: Path) -> dict[str, object]:
+        """Puts the packed work folder and the function into the folder of a new job."""
+        added: dict[str, object] = {"packed": False, "events": []}
+        if isinstance(plan.task.run, PythonCall):
+            (new / "function.pickle").write_bytes(plan.task.run.payload)
+        for step in plan.steps:
+            if step.kind == "workdir":
+                from gpufabric._workdir import pack
+
+                limit = self._settings.workdir_limit_mb * 1e6
+                with (new / "workdir.tar").open("wb") as file:
+                    packed = pack(step.name, file, limit_bytes=limit)
+                added["packed"] = True
+                added["workdir_sha256"] = packed.sha256
+                added["events"] = list(packed.skipped)
+        return added
+
+    # jobs
+
+    def _folder(self, ref: JobRef) -> JobFolder:
+        folder = JobFolder(Path(ref.place), ref.name)
+        if not folder.valid:
+            raise NotFoundError(
+                f"{ref} is no local job: write {self._name}:///folder/of/jobs/name",
+                backend=self._name,
+                operation="attach",
+            )
+        return folder
+
+    def status(self, ref: JobRef) -> JobStatus:
+        """The job as it is now, read from its folder."""
+        folder = self._folder(ref)
+        supervised = folder.supervised()  # before the state: what ended meanwhile has written it
+        if not folder.exists():
+            return JobStatus(ref=ref, state=JobState.GONE)
+        return _status(ref, folder, folder.state(), supervised=supervised)
+
+    def logs(
+        self,
+        ref: JobRef,
+        *,
+        node_rank: int | None = None,
+        follow: bool = False,
+        since: float | None = None,
+    ) -> Iterator[LogLine]:
+        """The lines of every node, or of one. `since` leaves out what was written earlier."""
+        from gpufabric.backends._local_logs import read_lines
+
+        folder = self._folder(ref)
+        if not folder.exists():
+            raise NotFoundError(
+                f"{ref} is gone: torn down, or it never was", backend=self._name, operation="logs"
+            )
+        num_nodes = cast("int", folder.spec()["num_nodes"])
+        if node_rank is not None and not 0 <= node_rank < num_nodes:
+            raise SpecError(
+                [
+                    Problem(
+                        path="node_rank", message=f"{node_rank} is not within 0 to {num_nodes - 1}"
+                    )
+                ]
+            )
+        ranks = list(range(num_nodes)) if node_rank is None else [node_rank]
+        return read_lines(
+            folder.path, ranks, since=since, follow=follow, ended=lambda: _ended(folder)
+        )
+
+    def cancel(self, ref: JobRef) -> None:
+        """Stops the processes, and gives when they are gone. What they wrote stays."""
+        folder = self._folder(ref)
+        if not folder.exists():
+            raise NotFoundError(f"{ref} is gone", backend=self._name, operation="cancel")
+        self._stop(folder, ref)
+
+    def _stop(self, folder: JobFolder, ref: JobRef) -> None:
+        grace = cast("float", folder.spec().get("stop_grace_s", self._settings.stop_grace_s))
+        if folder.supervised():
+            folder.ask_to_stop()
+            if folder.wait_unsupervised(grace + _STOP_SLACK_S):
+                return
+        left = folder.kill(str(ref))
+        if left or not folder.wait_unsupervised(_STOP_SLACK_S):
+            raise BackendError(
+                f"processes of {ref} could not be killed: {left}",
+                backend=self._name,
+                operation="cancel",
+                leftovers=[f"process {pid}" for pid in left],
+            )
+
+    def teardown(self, ref: JobRef) -> None:
+        """Stops the processes and removes the job's folder. Of what is gone it succeeds."""
+        folder = self._folder(ref)
+        if not folder.root.is_dir():
+            return
+        with folder.locked(_LOCK_TIMEOUT_S):
+            if folder.exists():
+                self._stop(folder, ref)
+            left = folder.remove()
+            if left:
+                raise BackendError(
+                    f"could not remove {', '.join(left)}",
+                    backend=self._name,
+                    operation="teardown",
+                    leftovers=left,
+                )
+
+    def jobs(self) -> Iterable[JobRef]:
+        """Every job in the folder of jobs, by name."""
+        try:
+            names = sorted(os.listdir(self._root))  # noqa: PTH208  # names are all that is needed
+        except FileNotFoundError:
+            return ()
+        return tuple(
+            JobRef(backend=self._name, place=str(self._root), name=name)
+            for name in names
+            if JobFolder(self._root, name).exists()
+        )
+
+    def close(self) -> None:
+        """Nothing is held open between calls."""
+
+
+def _home() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a uid without an entry, as containers have
+        return "/"
+
+
+def _inherited(*, trust_env: bool) -> dict[str, str]:
+    """The caller's environment, without what belongs to a gang that the caller is part of."""
+    seen = environment(trust_env=trust_env)
+    return {name: value for name, value in seen.items() if not name.startswith("GPUFABRIC_")}
+
+
+def _step(plan: LaunchPlan, kind: str) -> Step:
+    for step in plan.steps:
+        if step.kind == kind:
+            return step
+    raise SpecError(f"this is no plan of the local backend: it has no {kind}")
+
+
+def _secrets(task: Task) -> dict[str, str]:
+    missing = [name for name, secret in task.secrets.items() if secret.value is None]
+    if missing:
+        raise SpecError(
+            [Problem(path=f"secrets.{name}", message="has no value yet") for name in missing]
+        )
+    return {name: cast("str", secret.value) for name, secret in task.secrets.items()}
+
+
+def _ended(folder: JobFolder) -> bool:
+    supervised = folder.supervised()
+    state = folder.state()
+    return not supervised or state is None or JobState(str(state["state"])).ended
+
+
+def _status(
+    ref: JobRef, folder: JobFolder, state: dict[str, object] | None, *, supervised: bool
+) -> JobStatus:
+    if state is None:
+        return JobStatus(
+            ref=ref,
+            state=JobState.PENDING if supervised else JobState.LOST,
+            reason="" if supervised else "its launch was killed before a node started",
+        )
+    word, reason = JobState(str(state["state"])), str(state["reason"])
+    lost = not word.ended and not supervised
+    if lost:
+        word, reason = JobState.LOST, "its supervisor is gone: killed, or the machine restarted"
+    nodes = tuple(
+        _node(rank, cast("list[object]", row), lost=lost)
+        for rank, row in enumerate(cast("list[object]", state["nodes"]))
+    )
+    first, attempt = cast("int | None", state["first"]), cast("int", state["attempt"])
+    tail: tuple[str, ...] = ()
+    if word.ended and first is not None:
+        from gpufabric.backends._local_logs import last_lines
+
+        tail = last_lines(folder.path, first, attempt)
+    return JobStatus(
+        ref=ref,
+        state=word,
+        nodes=nodes,
+        attempt=attempt,
+        exit_code=0 if word is JobState.SUCCEEDED else cast("int | None", state["exit_code"]),
+        reason=reason,
+        tail=tail,
+        started_at=cast("float | None", state["started_at"]),
+        ended_at=cast("float | None", state["ended_at"]),
+    )
+
+
+def _node(rank: int, row: list[object], *, lost: bool) -> NodeStatus:
+    word, code, reason, started, ended = row
+    state = JobState(str(word))
+    return NodeStatus(
+        node_rank=rank,
+        state=JobState.LOST if lost and not state.ended else state,
+        exit_code=cast("int | None", code),
+        reason=str(reason),
+        host="localhost",
+        started_at=cast("float | None", started),
+        ended_at=cast("float | None", ended),
+    )
