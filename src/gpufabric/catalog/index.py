@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpufabric.catalog._structure import build
 from gpufabric.catalog.load import LINES, TABLES, CatalogFile, read_file
@@ -30,16 +29,12 @@ from gpufabric.catalog.rows import (
 )
 from gpufabric.errors import CatalogError
 
-__all__ = ["Catalog", "CloudCatalog", "model_key"]
+__all__ = ["Catalog", "CloudCatalog"]
 
 _COMPILED = Path(__file__).parent / "data" / "compiled"
 _LINE_OF = {table: number for number, tables in enumerate(LINES) for table in tables}
 _EVERY = "*"
-
-
-def model_key(model: str) -> str:
-    """A model's spelling without case, blanks and signs: `RTX PRO 6000` and `rtx-pro-6000`."""
-    return re.sub(r"[^a-z0-9+]", "", model.lower())
+K = TypeVar("K")
 
 
 class _Shipped:
@@ -71,6 +66,7 @@ class CloudCatalog:
         self._overlays = overlays
         self._rows: dict[str, tuple[Any, ...]] = {}
         self._types: dict[str, InstanceTypeRow] = {}
+        self._kept: dict[tuple[object, ...], Any] = {}
         self._of_type: dict[str, dict[str, list[Any]]] = {}
 
     def __repr__(self) -> str:
@@ -95,6 +91,18 @@ class CloudCatalog:
         for file in self._overlays:
             found.update(file.sources)
         return found
+
+    def kept(self, key: tuple[object, ...], make: Callable[[], K]) -> K:
+        """What `make` gives, made once for this catalog: for things derived from rows alone."""
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = make()
+        return found
+
+    def address(self, source: str) -> str:
+        """The address of a source, or its title where it has none."""
+        row = self.sources.get(source)
+        return source if row is None else row.url or row.title
 
     def rows(self, table: str) -> tuple[Any, ...]:
         """All rows of one table."""
@@ -158,6 +166,19 @@ class CloudCatalog:
         """The accelerator models that this cloud has."""
         return tuple(self._by_model)
 
+    @functools.cached_property
+    def regions(self) -> tuple[str, ...]:
+        """Every region that a row names."""
+        found = dict.fromkeys(self.row.regions)
+        for row in self.types():
+            found.update(dict.fromkeys(self.regions_of(row)))
+        return tuple(found)
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every name and alias of an instance type."""
+        return tuple(self._by_alias)
+
     @property
     def type_names(self) -> tuple[str, ...]:
         """Every instance type's name."""
@@ -214,6 +235,17 @@ class CloudCatalog:
                 found[i] = build(PriceRow, price)
         return tuple(found)
 
+    def platforms_of(self, row: InstanceTypeRow) -> tuple[PlatformRow, ...]:
+        """Where a type is sold: the platforms it names, or those that take every type."""
+        if row.platforms:
+            return tuple(self.platforms[name] for name in row.platforms)
+        return tuple(platform for platform in self.platforms.values() if platform.any_type)
+
+    def regions_of(self, row: InstanceTypeRow) -> tuple[str, ...]:
+        """Where a type was seen or has a price; empty where not known."""
+        priced = (price.region for price in self.prices(row.name) if price.region)
+        return tuple(dict.fromkeys((*row.regions, *priced)))
+
     def nic_layout(self, name: str, platform: str) -> NicLayoutRow | None:
         """Every NIC of this type on this platform."""
         return next(self._applying("nic_layout", name, platform), None)
@@ -236,16 +268,18 @@ class CloudCatalog:
         return next((row for row in self.rows("placement") if row.name == name), None)
 
     def _applying(self, table: str, name: str, platform: str | None) -> Iterator[Any]:
-        for row in self._per_type(table).get(name, ()):
+        per_type = self._per_type(table)
+        for row in per_type.get(name, per_type[_EVERY]):
             wanted: tuple[str, ...] = () if platform is None else row.platforms
             if not wanted or platform in wanted or _EVERY in wanted:
                 yield row
 
     def _per_type(self, table: str) -> dict[str, list[Any]]:
         if table not in self._of_type:
-            found: dict[str, list[Any]] = {}
+            found: dict[str, list[Any]] = {_EVERY: []}
             for row in self.rows(table):
-                names = self._raw_types if _EVERY in row.applies_to else row.applies_to
+                every = _EVERY in row.applies_to
+                names = (*self._raw_types, _EVERY) if every else row.applies_to
                 for name in names:
                     found.setdefault(name, []).append(row)
             self._of_type[table] = found
@@ -279,6 +313,11 @@ class Catalog:
         known = clouds.get(file.cloud.name, CloudCatalog(file.cloud.name, None))
         clouds[file.cloud.name] = known.with_overlay(file)
         return Catalog(clouds.values())
+
+    @functools.cached_property
+    def nccl(self) -> CloudCatalog:
+        """What is true of NCCL everywhere: variables, results, limits."""
+        return CloudCatalog("nccl", _Shipped(_COMPILED / "nccl.jsonl"))
 
     @property
     def clouds(self) -> tuple[str, ...]:

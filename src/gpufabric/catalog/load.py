@@ -22,6 +22,7 @@ from gpufabric.catalog.rows import (
     InstanceTypeRow,
     InterconnectRow,
     KubernetesRow,
+    LimitRow,
     NcclVariableRow,
     NicLayoutRow,
     Pitfall,
@@ -50,6 +51,7 @@ TABLES: Mapping[str, type[Row]] = {
     "pitfall": Pitfall,
     "discovery": DiscoveryRow,
     "variable": NcclVariableRow,
+    "limit": LimitRow,
 }
 """Every `[[table]]` that a file may have; beside them `[cloud]` and `[source.<name>]`."""
 
@@ -57,7 +59,7 @@ TABLES: Mapping[str, type[Row]] = {
 LINES = (
     ("cloud", "source", "platform", "interconnect", "instance_type", "price"),
     ("placement", "nic_layout", "vm", "kubernetes", "env"),
-    ("reference", "pitfall", "discovery", "variable"),
+    ("reference", "pitfall", "discovery", "variable", "limit"),
 )
 """The tables of each line of a compiled file, after its header."""
 

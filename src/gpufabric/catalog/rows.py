@@ -33,6 +33,7 @@ __all__ = [
     "InstanceTypeRow",
     "InterconnectRow",
     "KubernetesRow",
+    "LimitRow",
     "Mount",
     "NcclVariableRow",
     "NetworkCards",
@@ -458,6 +459,8 @@ class Avoid(Row):
     """Unset: any value."""
     breaks: bool = False
     """It breaks the network or loses it silently (a warning); else it only costs speed."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of network on which this holds; empty: every one."""
 
 
 class Script(Row):
@@ -490,6 +493,7 @@ class ReferenceRow(Evidence):
     """`[[reference]]`: a published benchmark, for judging a measured one."""
 
     instance_type: str
+    """The type; in nccl.toml, which is not of one cloud, the hardware in words."""
     collective: str
     size_bytes: int | None = None
     nodes: int | None = None
@@ -497,6 +501,10 @@ class ReferenceRow(Evidence):
     algbw_gbytes_s: float | None = None
     busbw_gbytes_s: float | None = None
     library: str = ""
+    cloud: str = ""
+    """Where it ran, in nccl.toml."""
+    fabric: str = ""
+    """Its network in words, in nccl.toml."""
 
 
 class Pitfall(Evidence):
@@ -531,8 +539,16 @@ class NcclVariableRow(Evidence):
     """Values that break or lose the network; `name` repeats the variable."""
 
 
+class LimitRow(Evidence):
+    """`[[limit]]` of nccl.toml: what bounds a result, as a formula or in words."""
+
+    name: str
+    text: str
+
+
 CatalogRow = (
-    CloudRow
+    LimitRow
+    | CloudRow
     | SourceRow
     | PlatformRow
     | InterconnectRow

@@ -1,0 +1,394 @@
+"""One alternative of a task against what is sold: each thing an offer, or a rejection with why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from gpufabric.catalog.index import Catalog, CloudCatalog
+from gpufabric.catalog.rows import InstanceTypeRow, PlatformRow
+from gpufabric.catalog.spelling import read_model
+from gpufabric.net._layout import layout_of
+from gpufabric.net._reach import READS, Network, network_of, reached, reached_alone
+from gpufabric.net.interconnect import FabricKind, Interconnect, Place
+from gpufabric.net.nics import NicLayout
+from gpufabric.net.tier import NetworkTier
+from gpufabric.plan import Offer, Rejection, Source
+from gpufabric.resources import Accelerator, Resources
+from gpufabric.task import Task
+
+__all__ = ["Case", "Judged", "Sold"]
+
+
+class Sold(NamedTuple):
+    """One instance type on one platform in one place: what a backend can rent or has."""
+
+    cloud: CloudCatalog
+    row: InstanceTypeRow
+    platform: PlatformRow
+    place: Place
+    usd_hour: float | None = None
+    spot: bool = False
+    pool: str | None = None
+    nodes: int | None = None
+    """How many there are at most; None where not known."""
+    interconnect: Interconnect | None = None
+    """What was found; None: what the catalog says."""
+
+
+class Judged(NamedTuple):
+    """The offers and rejections of one alternative."""
+
+    offers: list[Offer]
+    rejections: list[Rejection]
+
+
+class Case:
+    """One alternative of one task, in the eyes of one backend."""
+
+    def __init__(self, task: Task, resources: Resources, backend: str, catalog: Catalog) -> None:
+        self.task = task
+        self.resources = resources
+        self.backend = backend
+        self.catalog = catalog
+        self.accelerator = resources.accelerator
+        self.alone = task.num_nodes == 1
+
+    def judge(self, have: Sequence[Sold]) -> Judged:
+        """Every thing sold that is of the accelerator asked for, judged."""
+        judged = Judged([], [])
+        fits = self._fits(have)
+        same = [sold for sold in have if fits(sold.row)]
+        wanted = self._wanted(same)
+        if not wanted:
+            judged.rejections.append(self._reject(self._why_nothing(have, same)))
+            return judged
+        rivals = _Rivals(same)
+        refused: set[tuple[str, str]] = set()
+        for sold in wanted:
+            made = self._one(sold, same, rivals)
+            if isinstance(made, Offer):
+                judged.offers.append(made)
+            elif made and (sold.row.name, made) not in refused:
+                refused.add((sold.row.name, made))
+                judged.rejections.append(self._reject(made, sold))
+        return judged
+
+    # ---- which rows
+
+    def _fits(self, have: Sequence[Sold]) -> Callable[[InstanceTypeRow], bool]:
+        asked = self.accelerator
+        if asked is None:
+            name = self.resources.instance_type
+            models = {s.row.gpu.model for s in have if name and _is_named(s.row, name)}
+            return lambda row: row.gpu.model in models
+        if asked.model is not None:
+            wanted = read_model(asked.model, {sold.row.gpu.model for sold in have})
+            return lambda row: wanted is not None and wanted.fits(row.gpu)
+        return lambda row: _memory_fits(asked, row)
+
+    def _wanted(self, same: Sequence[Sold]) -> Sequence[Sold]:
+        name = self.resources.instance_type
+        return same if name is None else [sold for sold in same if _is_named(sold.row, name)]
+
+    def _why_nothing(self, have: Sequence[Sold], same: Sequence[Sold]) -> str:
+        name, asked = self.resources.instance_type, self.accelerator
+        if name is not None:
+            row = _find(name, (self.catalog.cloud(self.backend),)) if self._assumed else None
+            if row is not None and asked is not None and not same:
+                return f"{row.name} has {row.gpu.count} x {row.gpu.model}, not {asked}"
+            named = next((s.row for s in have if _is_named(s.row, name)), row)
+            if named is not None and asked is not None:
+                return f"{named.name} has {named.gpu.count} x {named.gpu.model}, not {asked}"
+            return f"there is no instance type {name!r} here{self._near_type(name)}"
+        if asked is None:
+            return "no accelerator was asked for: the catalog has nodes with accelerators only"
+        return self._why_no_accelerator(asked)
+
+    @property
+    def _assumed(self) -> bool:
+        return self.backend in self.catalog.clouds
+
+    def _near_type(self, name: str) -> str:
+        from gpufabric._convert import near
+
+        clouds = [self.catalog.cloud(self.backend)] if self._assumed else list(self.catalog)
+        return near(name, [known for cloud in clouds for known in cloud.spellings])
+
+    def _why_no_accelerator(self, asked: Accelerator) -> str:
+        from gpufabric._convert import near
+
+        if asked.model is None:
+            return f"no accelerator with {asked.name} is sold here"
+        models = {model for cloud in self.catalog for model in cloud.models}
+        wanted = read_model(asked.model, models)
+        if wanted is None:
+            return f"no accelerator {asked.model!r} is known{near(asked.model, models)}"
+        return f"{asked.name} is not sold here"
+
+    # ---- one thing sold
+
+    def _reject(self, reason: str, sold: Sold | None = None) -> Rejection:
+        return Rejection(
+            backend=self.backend,
+            reason=reason,
+            place=None if sold is None else Place(backend=sold.place.backend),
+            instance_type=None if sold is None else sold.row.name,
+        )
+
+    def _one(self, sold: Sold, same: Sequence[Sold], rivals: _Rivals) -> Offer | str:
+        """An offer, or why not; empty where another place of the same type says it all."""
+        unfit = self._unfit(sold)
+        if unfit:
+            return unfit
+        outside = self._outside(sold, same)
+        if outside is not None:
+            return outside
+        row = sold.row
+        whole = self.accelerator is None or self.accelerator.count == row.gpu.count
+        network = network_of(sold.cloud, row, sold.platform, whole=whole)
+        others = rivals.of(sold)
+        gpus = self.accelerator.count if self.accelerator else row.gpu.count
+        if self.alone:
+            tier, why = reached_alone(row, gpus, others)
+        else:
+            tier, why = reached(row, network, self.task.num_nodes, others)
+        asked = self.resources.network_tier
+        if tier < asked:
+            return f"{asked.value} cannot be kept: {why}{self._nearest(sold, asked)}"
+        return self._too_slow(row, network) or self._offer(sold, network, tier, gpus)
+
+    def _unfit(self, sold: Sold) -> str:
+        row, asked = sold.row, self.accelerator
+        pods = sold.platform.kind == "kubernetes"
+        if row.gpu.fraction is not None:
+            return f"it has a part of one {row.gpu.model} ({row.gpu.fraction:g}), not a whole one"
+        count = asked.count if asked else row.gpu.count
+        if count > row.gpu.count or (count < row.gpu.count and not pods):
+            return f"it has {row.gpu.count} x {row.gpu.model}, not {count}"
+        for what, wish, has in (
+            ("vCPUs", self.resources.cpus, row.vcpus),
+            ("GiB of memory", self.resources.memory_gib, row.memory_gib),
+        ):
+            if wish is None or wish.admits(has) or (pods and has is not None and has > wish.amount):
+                continue
+            known = "an unknown number of" if has is None else f"{has:g}"
+            return f"it has {known} {what}, {wish} were asked for"
+        if sold.spot and row.markets and "spot" not in row.markets:
+            return f"it is not sold as spot (sold as: {', '.join(row.markets)})"
+        return self._too_dear(sold) or self._too_many(sold)
+
+    def _too_dear(self, sold: Sold) -> str:
+        ceiling = self.resources.max_usd_hour
+        if ceiling is None:
+            return ""
+        if sold.usd_hour is None:
+            return f"its price is not known, so that the ceiling of {ceiling:g} USD/h is not kept"
+        if sold.usd_hour > ceiling:
+            return f"it costs {sold.usd_hour:g} USD/h a node, above the ceiling of {ceiling:g}"
+        return ""
+
+    def _too_many(self, sold: Sold) -> str:
+        wanted = self.task.num_nodes
+        if sold.nodes is not None and wanted > sold.nodes:
+            return f"{wanted} nodes were asked for, there are {sold.nodes}"
+        limit = sold.row.max_nodes or sold.cloud.interconnect(sold.row).max_nodes
+        found = sold.interconnect.max_nodes if sold.interconnect else None
+        for most in (limit, found):
+            if most is not None and wanted > most and not self.alone:
+                kind = sold.row.interconnect
+                return f"{wanted} nodes exceed the {most} that one {kind} network here holds"
+        return ""
+
+    def _outside(self, sold: Sold, same: Sequence[Sold]) -> str | None:
+        """Why its place is not allowed; empty where the same type has a place that is."""
+        places = self.resources.places
+        if not places or any(place.admits(sold.place) for place in places):
+            return None
+        mine = [other.place for other in same if other.row is sold.row]
+        if any(place.admits(other) for place in places for other in mine):
+            return ""
+        allowed = f"only these places are allowed: {', '.join(map(str, places))}"
+        if not any(p.backend in ("*", sold.place.backend) for p in places):
+            return allowed
+        regions = sorted({place.region for place in mine if place.region})
+        if not regions:
+            return f"where it is sold is not known, {allowed}"
+        return f"it is sold in {', '.join(regions)}; {allowed}{self._near_region(sold)}"
+
+    def _near_region(self, sold: Sold) -> str:
+        from gpufabric._convert import near
+
+        known = sold.cloud.regions
+        wrong = [p.region for p in self.resources.places if p.region and p.region not in known]
+        return near(wrong[0], known) if wrong else ""
+
+    def _too_slow(self, row: InstanceTypeRow, network: Network) -> str:
+        least = self.resources.min_gbps_per_gpu
+        if least is None or self.alone:
+            return ""
+        if network.gbps is None:
+            return f"its speed is not known, {least:g} Gb/s a GPU were asked for"
+        have = network.gbps / row.gpu.count
+        return f"it has {have:g} Gb/s a GPU, {least:g} were asked for" if have < least else ""
+
+    def _nearest(self, sold: Sold, asked: NetworkTier) -> str:
+        if sold.row.nics.gpudirect in READS:
+            return ""
+        if self.alone or asked is NetworkTier.STANDARD:
+            return ""
+        near = nearest_gpudirect(sold.cloud, sold.row)
+        return f"; the nearest here that has one: {near}" if near else ""
+
+    # ---- the offer
+
+    def _offer(self, sold: Sold, network: Network, tier: NetworkTier, gpus: int) -> Offer:
+        row = sold.row
+        used = _Used(sold, network, gpus, self.task.num_nodes)
+        return Offer(
+            backend=self.backend,
+            place=sold.place,
+            instance_type=row.name,
+            resources=self.resources,
+            num_nodes=self.task.num_nodes,
+            gpus_per_node=gpus,
+            interconnect=used.interconnect(),
+            nics=used.nics(),
+            tier=tier,
+            accelerator=Accelerator(model=row.gpu.model, count=gpus),
+            gbps_per_gpu=None if self.alone or not network.gbps else network.gbps / row.gpu.count,
+            gbps_per_node=None if self.alone else network.gbps,
+            usd_hour=sold.usd_hour,
+            spot=sold.spot,
+            platform=sold.platform.name,
+            pool=sold.pool,
+            limits=used.limits(),
+            warnings=warnings_of(row, sold.cloud),
+            sources=sources_of(sold.cloud, row),
+        )
+
+
+class _Used(NamedTuple):
+    """What of a node's network an offer uses."""
+
+    sold: Sold
+    network: Network
+    gpus: int
+    num_nodes: int
+
+    def interconnect(self) -> Interconnect:
+        sold, row = self.sold, self.sold.row
+        if self.num_nodes == 1:
+            inside = FabricKind.NVLINK if row.nvlink and self.gpus > 1 else FabricKind.LOOPBACK
+            return Interconnect(kind=inside, place=sold.place, max_nodes=1)
+        if sold.interconnect is not None and self.network.fabric:
+            return sold.interconnect
+        return Interconnect(
+            kind=self.network.kind, place=sold.place, max_nodes=self.network.max_nodes
+        )
+
+    def nics(self) -> NicLayout:
+        if self.num_nodes == 1:
+            return NicLayout()
+        return layout_of(
+            self.sold.cloud, self.sold.row, self.sold.platform.name, fabric=self.network.fabric
+        )
+
+    def limits(self) -> tuple[str, ...]:
+        row, found = self.sold.row, list[str]()
+        if self.num_nodes > 1:
+            if self.network.scope:
+                found.append(f"all nodes in {self.network.scope}")
+            if self.network.max_nodes:
+                found.append(f"at most {self.network.max_nodes} nodes on one network")
+            if self.network.nvlink_nodes:
+                found.append(f"one NVLink domain holds {self.network.nvlink_nodes} nodes")
+            names = row.fabrics.get(self.sold.place.region or "")
+            if names:
+                found.append(f"one of the fabrics {', '.join(names)} must be chosen")
+        if row.markets and "on_demand" not in row.markets:
+            found.append(f"sold only as: {', '.join(row.markets).replace('_', ' ')}")
+        if self.gpus < row.gpu.count:
+            found.append(
+                f"takes {self.gpus} of the node's {row.gpu.count} accelerators;"
+                " the price is of the whole node"
+            )
+        return tuple(found)
+
+
+class _Rivals:
+    """The types of one accelerator by place. A type of unknown regions may be sold anywhere."""
+
+    def __init__(self, same: Iterable[Sold]) -> None:
+        self._rows: dict[Place, dict[str, InstanceTypeRow]] = {}
+        self._anywhere: dict[str, InstanceTypeRow] = {}
+        self._all: dict[str, InstanceTypeRow] = {}
+        for sold in same:
+            rows = self._rows.setdefault(sold.place, {})
+            rows[sold.row.name] = self._all[sold.row.name] = sold.row
+            if sold.place.region is None:
+                self._anywhere[sold.row.name] = sold.row
+        self._lists: dict[Place, list[InstanceTypeRow]] = {}
+
+    def of(self, sold: Sold) -> list[InstanceTypeRow]:
+        found = self._lists.get(sold.place)
+        if found is None:
+            rows = self._all if sold.place.region is None else self._rows[sold.place]
+            found = list({**self._anywhere, **rows}.values())
+            self._lists[sold.place] = found
+        mine = sold.row
+        return [r for r in found if r is not mine and r.gpu.model == mine.gpu.model]
+
+
+def nearest_gpudirect(cloud: CloudCatalog, row: InstanceTypeRow) -> str | None:
+    """The type of this cloud that is most like `row` and has NICs that read GPU memory."""
+    return cloud.kept(("nearest", row.name), lambda: _nearest(cloud, row))
+
+
+def _nearest(cloud: CloudCatalog, row: InstanceTypeRow) -> str | None:
+    able = [r for r in cloud.types() if r.nics.gpudirect in READS and not r.inferred]
+    able.sort(key=lambda r: (r.gpu.model != row.gpu.model, abs(r.gpu.count - row.gpu.count)))
+    return f"{able[0].name} ({able[0].gpu.count} x {able[0].gpu.model})" if able else None
+
+
+def warnings_of(row: InstanceTypeRow, cloud: CloudCatalog) -> tuple[str, ...]:
+    """What a user should know of how sure the row is."""
+    return cloud.kept(("warnings", row.name), lambda: tuple(_warnings(row)))
+
+
+def _warnings(row: InstanceTypeRow) -> Iterable[str]:
+    if row.confidence.value == "inferred":
+        yield "what the catalog says of this type is inferred"
+    if row.inferred:
+        yield f"inferred, not documented: {', '.join(row.inferred)}"
+    for one in row.disagreement:
+        yield f"sources disagree on {one.about}: {one.ours} is taken, {one.theirs} is also said"
+
+
+def sources_of(cloud: CloudCatalog, row: InstanceTypeRow) -> tuple[Source, ...]:
+    """The sources of a type's row."""
+    return cloud.kept(
+        ("sources", row.name),
+        lambda: tuple(
+            Source(url=cloud.address(name), checked=row.checked, confidence=row.confidence.value)
+            for name in row.sources
+        ),
+    )
+
+
+def _is_named(row: InstanceTypeRow, name: str) -> bool:
+    lower = name.lower()
+    return lower == row.name.lower() or any(lower == alias.lower() for alias in row.aliases)
+
+
+def _find(name: str, clouds: Iterable[CloudCatalog]) -> InstanceTypeRow | None:
+    return next((row for cloud in clouds if (row := cloud.find_type(name)) is not None), None)
+
+
+def _memory_fits(asked: Accelerator, row: InstanceTypeRow) -> bool:
+    gb = row.gpu.label_gb or row.gpu.memory_gib_each
+    if gb is None or asked.memory_gb is None:
+        return False
+    if asked.vendor is not None and asked.vendor != row.gpu.vendor:
+        return False
+    return gb >= asked.memory_gb if asked.memory_at_least else gb == asked.memory_gb

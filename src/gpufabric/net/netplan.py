@@ -1,0 +1,219 @@
+"""The network plan: everything that makes an offer's network work, each with reason and source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpufabric._frozen import FrozenDict, field, frozen
+from gpufabric.catalog.index import Catalog, CloudCatalog
+from gpufabric.catalog.rows import Confidence, Evidence, InstanceTypeRow, KubernetesRow, PlatformRow
+from gpufabric.errors import CatalogError
+from gpufabric.net._pod_items import pod_items
+from gpufabric.net._reach import network_of
+from gpufabric.net.env import Where, environment_of
+from gpufabric.net.nics import Nic
+from gpufabric.plan import EnvVar, NetworkItem, Offer, Source
+
+__all__ = ["NetworkPlan", "network_plan"]
+
+
+@frozen(kw_only=True)
+class NetworkPlan:
+    """What a launch must do for its network.
+
+    `items` are for people and tests; `way`, `requests` and `script` are what a backend builds its
+    requests from. `way` is None for machines, and where pods need nothing of the network.
+    """
+
+    items: tuple[NetworkItem, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+    possible_env: tuple[EnvVar, ...] = ()
+    warnings: tuple[str, ...] = ()
+    requests: FrozenDict[str, str] = field(factory=FrozenDict[str, str])
+    node_selector: FrozenDict[str, str] = field(factory=FrozenDict[str, str])
+    way: KubernetesRow | None = None
+    script: str | None = None
+
+
+def network_plan(
+    offer: Offer,
+    cloud: CloudCatalog,
+    catalog: Catalog,
+    *,
+    envs: Mapping[str, str] | None = None,
+    row: InstanceTypeRow | None = None,
+) -> NetworkPlan:
+    """The network plan of an offer. `envs` are the user's; they win.
+
+    `row` is for a type that was found and has no row in the catalog.
+    """
+    row = row or cloud.find_type(offer.instance_type)
+    platform = cloud.platforms.get(offer.platform)
+    if row is None or platform is None:
+        what = f"instance type {offer.instance_type!r}" if row is None else offer.platform
+        raise CatalogError(f"the catalog of {cloud.name} has no {what}")
+    whole = offer.gpus_per_node == row.gpu.count
+    network = network_of(cloud, row, platform, whole=whole)
+    several = offer.num_nodes > 1
+    used = several and network.fabric
+    where = Where(catalog, cloud, row.name, platform.name, network.kind.value)
+    env = environment_of(where, user=envs, several_nodes=several)
+    way = network.way if used else None
+    requests = dict(way.requests) if way else {}
+    pods = platform.kind == "kubernetes"
+    if pods:
+        requests.setdefault(_gpu_resource(platform, row), str(offer.gpus_per_node))
+    items = [
+        *_nic_items(offer, cloud, row, platform),
+        *(_together(cloud, row, platform, offer) if used else ()),
+        *(pod_items(cloud, way, requests, _named(platform, row)) if pods else ()),
+        *(() if pods else _machine_items(cloud, row)),
+        *(_versions(cloud, row, platform) if used else ()),
+    ]
+    if env.script is not None:
+        why = f"{env.script.why}; what you set yourself is set again after it"
+        items.append(_item("script", "source", env.script.path, why, env.script_source))
+    items += [_item("not set", var.name, var.value, var.why, var.source) for var in env.possible]
+    return NetworkPlan(
+        items=tuple(items),
+        env=env.vars,
+        possible_env=env.possible,
+        warnings=env.warnings,
+        requests=FrozenDict(requests),
+        node_selector=FrozenDict(
+            {k: v.format(type=_named(platform, row)) for k, v in way.node_selector.items()}
+            if way
+            else {}
+        ),
+        way=way,
+        script=env.script.path if env.script else None,
+    )
+
+
+def _named(platform: PlatformRow, row: InstanceTypeRow) -> str:
+    """The type's name as the platform's node label has it."""
+    return f"{platform.type_prefix}{row.name}"
+
+
+def _gpu_resource(platform: PlatformRow, row: InstanceTypeRow) -> str:
+    return {"nvidia": platform.gpu_resource, "amd": "amd.com/gpu", "aws": "aws.amazon.com/neuron"}[
+        row.gpu.vendor
+    ]
+
+
+def _item(kind: str, name: str, value: str, why: str, source: Source | None) -> NetworkItem:
+    return NetworkItem(kind=kind, name=name, value=value, why=why, source=source)
+
+
+def source_of(cloud: CloudCatalog, row: Evidence) -> Source | None:
+    """The first source of a row."""
+    if not row.sources:
+        return None
+    return Source(
+        url=cloud.address(row.sources[0]), checked=row.checked, confidence=row.confidence.value
+    )
+
+
+def _nic_items(
+    offer: Offer, cloud: CloudCatalog, row: InstanceTypeRow, platform: PlatformRow
+) -> Iterator[NetworkItem]:
+    listed = cloud.nic_layout(row.name, platform.name)
+    source = source_of(cloud, listed or row)
+    if platform.kind == "kubernetes":
+        fabric = offer.nics.fabric
+        if fabric:
+            speed = _speed(fabric[0])
+            why = "the node has them; the pod gets them by what it requests"
+            yield _item("nic", "fabric", f"{len(fabric)} x {fabric[0].model}{speed}", why, source)
+        return
+    for run in _runs(offer.nics.nics):
+        nic = run[0]
+        why = "carries GPU traffic" if nic.role == "fabric" else "addresses, ssh and all else"
+        numbers = str(nic.index) if len(run) == 1 else f"{nic.index}..{run[-1].index}"
+        yield _item("nic", numbers, _run_text(run), why, source)
+
+
+def _runs(nics: Sequence[Nic]) -> list[list[Nic]]:
+    """NICs that differ by their card alone, one line of the plan; `offer.nics` has each."""
+    runs: list[list[Nic]] = []
+    for nic in nics:
+        last = runs[-1][-1] if runs else None
+        if last is not None and _alike(last) == _alike(nic):
+            runs[-1].append(nic)
+        else:
+            runs.append([nic])
+    return runs
+
+
+def _alike(nic: Nic) -> tuple[object, ...]:
+    return (nic.role, nic.model, nic.gbps, nic.device, nic.type, nic.subnet)
+
+
+def _speed(nic: Nic) -> str:
+    return "" if nic.gbps is None else f", {nic.gbps:g} Gb/s each"
+
+
+def _run_text(run: Sequence[Nic]) -> str:
+    nic, many = run[0], len(run) > 1
+    cards = ",".join(str(n.card) for n in run)
+    if many and [n.card for n in run] == list(range(nic.card or 0, (nic.card or 0) + len(run))):
+        cards = f"{nic.card}..{run[-1].card}"
+    at = f"card{'s' if many else ''} {cards}"
+    at += f" device {nic.device}" if nic.device is not None else ""
+    count = f"{len(run)} x " if many else ""
+    words = [f"{count}{nic.type or nic.model}", nic.role, at]
+    words += [f"{nic.subnet} subnet"] if nic.subnet else []
+    return ", ".join(words) + (_speed(nic) if many else _speed(nic).removesuffix(" each"))
+
+
+def _together(
+    cloud: CloudCatalog, row: InstanceTypeRow, platform: PlatformRow, offer: Offer
+) -> Iterator[NetworkItem]:
+    """What holds the nodes together, and what must exist before the network works."""
+    shared = cloud.interconnect(row)
+    source = source_of(cloud, shared)
+    yield _item("network", shared.kind, f"all nodes in {shared.scope}", "they share it", source)
+    placed = cloud.placement(shared.placement)
+    markets = set(row.markets)
+    if placed is not None and platform.kind == "vm" and not (markets & set(placed.not_with)):
+        need = "required" if placed.required else "advised"
+        yield _item(
+            "placement",
+            placed.object,
+            f"{placed.api} ({need})",
+            placed.why,
+            source_of(cloud, placed),
+        )
+    for number, need in enumerate((*shared.needs, *row.needs)):
+        own = number >= len(shared.needs)
+        yield _item("need", str(number), need, "the network does not work without it",
+                    source_of(cloud, row) if own else source)  # fmt: skip
+    names = row.fabrics.get(offer.place.region or "")
+    if names:
+        why = "nodes of different fabrics cannot talk; the choice is yours"
+        yield _item("fabric", "one of", ", ".join(names), why, source_of(cloud, row))
+
+
+def _machine_items(cloud: CloudCatalog, row: InstanceTypeRow) -> Iterator[NetworkItem]:
+    for vm in cloud.vm_rows(row.name):
+        if vm.when or vm.confidence is Confidence.INFERRED:
+            continue
+        source = source_of(cloud, vm)
+        for image in vm.images:
+            yield _item("image", image.name, image.find, "carries the drivers", source)
+
+
+def _versions(
+    cloud: CloudCatalog, row: InstanceTypeRow, platform: PlatformRow
+) -> Iterator[NetworkItem]:
+    for env in cloud.env_rows(row.name, platform.name):
+        if env.when or env.confidence is Confidence.INFERRED:
+            continue
+        for part in env.versions:
+            words = [
+                f"{part.minimum} or later" if part.minimum else "",
+                f"{part.recommended} is current" if part.recommended else "",
+                f"not {', '.join(part.broken)}" if part.broken else "",
+            ]
+            value = "; ".join(word for word in words if word) or "needed"
+            yield _item("version", part.name, value, part.why, source_of(cloud, env))

@@ -1,0 +1,119 @@
+"""Resources to offers and rejections: where a task could run, on which network, and why not.
+
+Pure functions over the catalog and what a backend found (`Sold`). What the tiers mean is in
+`docs/explanation/tiers.md`; no cloud is named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpufabric.catalog.index import Catalog, CloudCatalog
+from gpufabric.catalog.rows import Confidence, InstanceTypeRow, PriceRow
+from gpufabric.catalog.spelling import read_model
+from gpufabric.net._judge import Case, Judged, Sold
+from gpufabric.net.interconnect import Place
+from gpufabric.plan import LaunchPolicy, Offer, RankBy, Resolution
+from gpufabric.resources import Resources
+from gpufabric.task import Task
+
+__all__ = ["Sold", "assumed_offers", "rank", "resolve"]
+
+_UNKNOWN = float("inf")
+
+
+def resolve(
+    task: Task,
+    sold: Iterable[Sold],
+    *,
+    backend: str,
+    catalog: Catalog,
+    policy: LaunchPolicy | None = None,
+) -> Resolution:
+    """All ways to run a task on what is sold here, best first, and why the others are not."""
+    have = list(sold)
+    cases = [Case(task, res, backend, catalog) for res in task.resources.alternatives()]
+    return _resolution([case.judge(have) for case in cases], policy)
+
+
+def assumed_offers(
+    task: Task, cloud: CloudCatalog, catalog: Catalog, *, policy: LaunchPolicy | None = None
+) -> Resolution:
+    """What one cloud sells by the catalog alone: every type, platform and region."""
+    cases = [Case(task, res, cloud.name, catalog) for res in task.resources.alternatives()]
+    judged: list[Judged] = []
+    for case in cases:
+        rows = _rows(case.resources, cloud)
+        spot = case.resources.use_spot
+        judged.append(case.judge([sold for row in rows for sold in _sold(row, cloud, spot=spot)]))
+    return _resolution(judged, policy)
+
+
+def _resolution(judged: Iterable[Judged], policy: LaunchPolicy | None) -> Resolution:
+    offers = [offer for one in judged for offer in one.offers]
+    rejections = dict.fromkeys(r for one in judged for r in one.rejections)
+    return Resolution(offers=tuple(rank(offers, policy)), rejections=tuple(rejections))
+
+
+def rank(offers: Iterable[Offer], policy: LaunchPolicy | None) -> list[Offer]:
+    """Offers by tier reached, then by what the policy ranks by; unknown last, ties as given."""
+    by = policy.rank_by if policy else RankBy.PRICE
+
+    def measure(offer: Offer) -> tuple[float, float]:
+        price = _UNKNOWN if offer.usd_hour is None else offer.usd_hour
+        if by is RankBy.PRICE:
+            return (price, 0)
+        if by is RankBy.BANDWIDTH:
+            return (_UNKNOWN if offer.gbps_per_gpu is None else -offer.gbps_per_gpu, price)
+        gbps = offer.gbps_per_node
+        return (_UNKNOWN if not gbps else price / gbps, price)
+
+    return sorted(offers, key=lambda offer: (-offer.tier.level, measure(offer)))
+
+
+# ---- what a cloud sells
+
+
+def _rows(resources: Resources, cloud: CloudCatalog) -> Sequence[InstanceTypeRow]:
+    if resources.instance_type is not None:
+        row = cloud.find_type(resources.instance_type)
+        return () if row is None else (row, *_same_model(row, cloud))
+    wanted = resources.accelerator
+    if wanted is None:
+        return ()
+    if wanted.model is None:
+        return cloud.types()
+    found = read_model(wanted.model, cloud.models)
+    return () if found is None else cloud.types(found.model)
+
+
+def _same_model(row: InstanceTypeRow, cloud: CloudCatalog) -> Iterator[InstanceTypeRow]:
+    return (other for other in cloud.types(row.gpu.model) if other.name != row.name)
+
+
+def _sold(row: InstanceTypeRow, cloud: CloudCatalog, *, spot: bool) -> Iterator[Sold]:
+    for platform in cloud.platforms_of(row):
+        for region in cloud.regions_of(row) or (None,):
+            yield Sold(
+                cloud=cloud,
+                row=row,
+                platform=platform,
+                place=Place(backend=cloud.name, region=region),
+                usd_hour=_price(row, cloud.prices(row.name), region, spot=spot),
+                spot=spot,
+            )
+
+
+def _price(
+    row: InstanceTypeRow, prices: tuple[PriceRow, ...], region: str | None, *, spot: bool
+) -> float | None:
+    markets = ("spot",) if spot else ("negotiated", *(row.markets or ("on_demand",)))
+    for market in markets:
+        for price in prices:
+            if (
+                price.market == market
+                and price.region in (None, region)
+                and price.confidence is not Confidence.INFERRED
+            ):
+                return price.usd_hour
+    return None
