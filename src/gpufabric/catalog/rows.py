@@ -262,6 +262,8 @@ class PriceRow(Evidence):
     market: Literal["on_demand", "spot", "capacity_block", "reserved", "negotiated"] = "on_demand"
     region: str | None = None
     """Unset: one list price for every region."""
+    platforms: tuple[str, ...] = ()
+    """Where it holds; empty: on every platform."""
     as_of: date | None = None
     until: date | None = None
     """Last day on which it holds."""

@@ -92,28 +92,32 @@ def _same_model(row: InstanceTypeRow, cloud: CloudCatalog) -> Iterator[InstanceT
 
 
 def _sold(row: InstanceTypeRow, cloud: CloudCatalog, *, spot: bool) -> Iterator[Sold]:
+    markets = ("spot",) if spot else ("negotiated", *(row.markets or ("on_demand",)))
     for platform in cloud.platforms_of(row):
+        prices = _sure_prices(cloud.prices(row.name), platform.name)
         for region in cloud.regions_of(row) or (None,):
             yield Sold(
                 cloud=cloud,
                 row=row,
                 platform=platform,
                 place=Place(backend=cloud.name, region=region),
-                usd_hour=_price(row, cloud.prices(row.name), region, spot=spot),
+                usd_hour=_price(prices, region, markets),
                 spot=spot,
             )
 
 
-def _price(
-    row: InstanceTypeRow, prices: tuple[PriceRow, ...], region: str | None, *, spot: bool
-) -> float | None:
-    markets = ("spot",) if spot else ("negotiated", *(row.markets or ("on_demand",)))
+def _sure_prices(prices: Iterable[PriceRow], platform: str) -> list[PriceRow]:
+    return [
+        price
+        for price in prices
+        if price.confidence is not Confidence.INFERRED
+        and (not price.platforms or platform in price.platforms)
+    ]
+
+
+def _price(prices: Sequence[PriceRow], region: str | None, markets: Iterable[str]) -> float | None:
     for market in markets:
         for price in prices:
-            if (
-                price.market == market
-                and price.region in (None, region)
-                and price.confidence is not Confidence.INFERRED
-            ):
+            if price.market == market and price.region in (None, region):
                 return price.usd_hour
     return None

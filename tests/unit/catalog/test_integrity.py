@@ -98,8 +98,8 @@ class CatalogIntegrity:  # not collected: its name does not start with Test
             for row in self.file.rows(table):
                 assert set(row.applies_to) <= types | {"*"}, (table, row.name)
                 assert row.applies_to, (table, row.name)
-        for row in (*self.file.rows("env"), *self.file.rows("nic_layout")):
-            assert set(row.platforms) <= platforms | {"*"}, row.name
+        for row in (r for t in ("env", "nic_layout", "price") for r in self.file.rows(t)):
+            assert set(row.platforms) <= platforms | {"*"}, row
         for row in self.file.rows("kubernetes"):
             assert row.platform in platforms, row.name
         for row in self.file.rows("price"):
