@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from gpufabric._frozen import frozen
 from gpufabric.errors import Problem, SpecError
@@ -83,7 +83,8 @@ def pack(folder: str | os.PathLike[str], out: IO[bytes], *, limit_bytes: float) 
     _refuse_unreadable(scan.unreadable)
     _refuse_large(entries, limit_bytes)
     sink = _Hashing(out)
-    with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+    stream = cast("IO[bytes]", sink)  # a tar stream only writes
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for entry in entries:
             _add(tar, entry)
     return Packed(

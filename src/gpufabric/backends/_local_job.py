@@ -239,7 +239,7 @@ def start(
         _expect_ok(_converse(process, {**spec, **runtime}, until))
     except BaseException:
         if process is not None:
-            _hang_up(process)
+            _give_up(process)
             folder.wait_unsupervised(STOP_SLACK_S)
         left = folder.remove()
         exc = sys.exc_info()[1]
@@ -265,6 +265,16 @@ def _run_supervisor(new: Path) -> "subprocess.Popen[bytes]":
     )
     process.wait()  # the starter: it ends as soon as it has detached
     return process
+
+
+def _give_up(process: "subprocess.Popen[bytes]") -> None:
+    """Tells the supervisor to give up, and waits until it has."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    with contextlib.suppress(TransientError):
+        while _read_line(process, time.monotonic() + STOP_SLACK_S):
+            pass
 
 
 def _hang_up(process: "subprocess.Popen[bytes]") -> None:

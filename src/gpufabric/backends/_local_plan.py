@@ -208,7 +208,7 @@ def _offer(task: Task, resources: Resources, site: Site, pool: Pool) -> Offer:
 # --- the plan -----------------------------------------------------------------------------------
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913  # what the backend knows beside the three values, by keyword
     task: Task, offer: Offer, site: Site, *, run: str, root: str, grace_s: float, trust_env: bool
 ) -> LaunchPlan:
     """Everything that `apply` will do, as data."""

@@ -17,7 +17,8 @@ JSON line: `{"ok": true}` or `{"error": ...}`. Until then the end of its pipe me
 everything. Secrets come in the spec and are kept in memory only.
 """
 
-# ruff: noqa: PTH  # pathlib would be a fifth of the time that this file needs to start
+# pathlib would be a fifth of the time that this file needs to start:
+# ruff: noqa: PTH103, PTH106, PTH108, PTH109, PTH110, PTH112, PTH114, PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -128,7 +129,7 @@ class Log:
 
 
 def prctl(option: int, value: int) -> None:
-    """Sets a process option of Linux, see prctl(2). Raises OSError."""
+    """Sets an option of this process. Raises OSError."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -258,18 +259,6 @@ def hold_port() -> tuple[socket.socket, int]:
     return holder, holder.getsockname()[1]
 
 
-def port_fault(port: int) -> str | None:
-    """Why a server could not listen on `port`, None where it could."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))  # noqa: S104  # closed at once
-            probe.listen(1)
-        except OSError as exc:
-            return os.strerror(exc.errno or 0)
-    return None
-
-
 # --- a node ------------------------------------------------------------------------------------
 
 
@@ -281,6 +270,18 @@ class StartError(Exception):
         self.node = node
         self.stage = stage
         self.reason = reason
+
+
+def refuse_taken_ports(ports: list[int]) -> None:
+    """Raises `StartError` where a server could not listen on one of the ports."""
+    for port in ports:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("0.0.0.0", port))  # noqa: S104  # closed at once
+                probe.listen(1)
+            except OSError as exc:
+                raise StartError(-1, f"port {port}", os.strerror(exc.errno or 0)) from exc
 
 
 class Node:
@@ -313,7 +314,7 @@ def environment_of(spec: Spec, rank: int, attempt: int, port: int) -> dict[str, 
     words = {"{node_rank}": str(rank), "{attempt}": str(attempt), "{master_port}": str(port)}
     found: dict[str, str] = dict(spec["inherit"])
     for name, template in spec["env"].items():
-        value = template[rank] if isinstance(template, list) else template
+        value: str = template[rank] if isinstance(template, list) else template
         found[name] = words.get(value, value)
     found.update(spec["envs"])
     found.update(spec["secrets"])
@@ -341,21 +342,27 @@ def write_files(files: dict[str, str], target: str) -> None:
             file.write(text)
 
 
-def enter(spec: Spec, node: Node, argv: list[str], attempt: int, *, port: int, fresh: bool) -> None:
+def fill_work(spec: Spec, work: str) -> None:
+    """Lays a copy of the task's code into a node's work folder."""
+    if spec["packed"]:
+        unpack(os.path.join(spec["folder"], "workdir.tar"), work)
+    write_files(spec["files"], work)
+
+
+def enter(gang: Gang, node: Node, argv: list[str], *, fresh: bool) -> None:
     """Becomes the node: in the forked child, up to exec. Reports what fails, and never returns."""
     stage = "work folder"
     try:
-        work = os.path.join(spec["folder"], node.folder(attempt), "work")
+        work = os.path.join(gang.spec["folder"], node.folder(gang.attempt), "work")
         if fresh:
-            if spec["packed"]:
-                unpack(os.path.join(spec["folder"], "workdir.tar"), work)
-            write_files(spec["files"], work)
+            fill_work(gang.spec, work)
         os.chdir(work)
+        env = environment_of(gang.spec, node.rank, gang.attempt, gang.port)
         os.write(node.report, b"ready\n")
         if os.read(node.gate, 1) != b"g":
             os._exit(0)
         stage = f"cannot run {argv[0]!r}"
-        os.execvpe(argv[0], argv, environment_of(spec, node.rank, attempt, port))  # noqa: S606
+        os.execvpe(argv[0], argv, env)  # noqa: S606  # no shell unless the task asks for one
     except BaseException as exc:  # noqa: BLE001  # the child must report and end, whatever it is
         reason = os.strerror(exc.errno) if isinstance(exc, OSError) and exc.errno else str(exc)
         named = getattr(exc, "filename", None)
@@ -365,6 +372,23 @@ def enter(spec: Spec, node: Node, argv: list[str], attempt: int, *, port: int, f
             os.write(node.report, json.dumps([stage, reason]).encode())
     finally:
         os._exit(127)
+
+
+def become_child(parent: int, pipes: list[tuple[int, int]]) -> None:
+    """Makes a forked child a session of its own that dies with its parent and writes to `pipes`."""
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        signal.signal(number, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, target in ((null, 0), (pipes[0][1], 1), (pipes[1][1], 2)):
+        os.dup2(fd, target)
+    set_file_limit(back=True)
 
 
 # --- the supervisor ----------------------------------------------------------------------------
@@ -487,23 +511,10 @@ class Gang:
         pid = os.fork()
         if pid == 0:
             try:
-                os.setsid()
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != parent:
-                    os._exit(0)
-                signal.set_wakeup_fd(-1)
-                for number in (
-                    signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE,
-                    signal.SIGXFSZ,
-                ):  # fmt: skip
-                    signal.signal(number, signal.SIG_DFL)
-                null = os.open(os.devnull, os.O_RDONLY)
-                for fd, target in ((null, 0), (pipes[0][1], 1), (pipes[1][1], 2)):
-                    os.dup2(fd, target)
+                become_child(parent, pipes)
                 os.close(gate)
-                _raise_file_limit(back=True)
                 node.report, node.gate = report_end, gate_end
-                enter(self.spec, node, argv, self.attempt, port=self.port, fresh=fresh)
+                enter(self, node, argv, fresh=fresh)
             finally:
                 os._exit(127)
         for fd in (report_end, gate_end, pipes[0][1], pipes[1][1]):
@@ -550,20 +561,30 @@ class Gang:
         for node in self.nodes:
             got = b""
             while not (ready and got == b"ready\n"):
-                readable = select.select([node.report, *self._asking()], [], [])[0]
-                if self.launcher in readable:
-                    raise StartError(-1, "given up", "the caller is gone")
-                if self.control in readable:
-                    raise StartError(-1, "given up", "asked to stop")
+                self.await_report(node)
                 data = os.read(node.report, 65536)
                 if not data:
                     break
                 got += data
-            if (ready and got != b"ready\n") or (not ready and got):
-                raise StartError(node.rank, *_fault(got))
+            if got != (b"ready\n" if ready else b""):
+                raise StartError(node.rank, *fault_of(got))
 
-    def _asking(self) -> list[int]:
-        return [self.control] + ([self.launcher] if self.launcher >= 0 else [])
+    def await_report(self, node: Node) -> None:
+        """Waits until a node reports. Raises `StartError` when the start is given up."""
+        poll = select.poll()
+        asking = [self.control, self.wake] + ([self.launcher] if self.launcher >= 0 else [])
+        for fd in (node.report, *asking):
+            poll.register(fd, select.POLLIN)
+        while True:
+            readable = {fd for fd, _ in poll.poll()}
+            if self.wake in readable:
+                os.read(self.wake, 4096)
+            if self.launcher in readable:
+                raise StartError(-1, "given up", "the caller is gone")
+            if self.control in readable or self.stops:
+                raise StartError(-1, "given up", "asked to stop")
+            if node.report in readable:
+                return
 
     # ending
 
@@ -760,7 +781,8 @@ def exit_words(code: int) -> str:
     return f"exited with {code}"
 
 
-def _fault(report: bytes) -> tuple[str, str]:
+def fault_of(report: bytes) -> tuple[str, str]:
+    """At what a node failed to start, and why."""
     try:
         stage, reason = json.loads(report.decode().rpartition("ready\n")[2])
     except ValueError:
@@ -771,7 +793,7 @@ def _fault(report: bytes) -> tuple[str, str]:
 _file_limit: list[tuple[int, int]] = []
 
 
-def _raise_file_limit(*, back: bool = False) -> None:
+def set_file_limit(*, back: bool = False) -> None:
     """Allows this process as many open files as it may have; nodes get the caller's limit."""
     import resource
 
@@ -820,37 +842,44 @@ def _read_exactly(size: int) -> bytes | None:
 
 
 def remove_own_folder() -> None:
-    """Removes the folder of a job that never was: the caller is gone and cannot."""
+    """Removes the folder of a job that never was: the caller may be gone and cannot.
+
+    All by the folder itself, not by its path: another launch may have taken that already.
+    """
     import shutil
 
-    path = os.getcwd()
-    os.chdir("/")
-    shutil.rmtree(path, ignore_errors=True)
+    for name in os.listdir("."):
+        if os.path.isdir(name) and not os.path.islink(name):
+            shutil.rmtree(name, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.getcwd())  # refused unless empty
 
 
-def supervise() -> int:
-    """The supervisor's life. Gives its exit code: 0 whenever it wrote the job's end."""
+def supervise() -> None:
+    """The supervisor's life: it ends in order only when it has written the job's end."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    _raise_file_limit()
+    set_file_limit()
     spec = read_spec()
     if spec is None:
         remove_own_folder()
-        return 0
+        return
+    gang: Gang | None = None
     try:
-        for port in spec["ports"]:
-            fault = port_fault(port)
-            if fault:
-                raise StartError(-1, f"port {port}", fault)
+        refuse_taken_ports(spec["ports"])
         gang = Gang(spec, 0)
         gang.run()
     except (StartError, OSError) as exc:
+        if gang is not None and gang.launcher < 0:
+            raise  # a fault of this program: the guard ends the job
         left = kill_descendants()
-        if isinstance(exc, StartError) and exc.stage == "given up":
+        stage = exc.stage if isinstance(exc, StartError) else "start"
+        if stage == "given up":
             remove_own_folder()
         code = exc.errno if isinstance(exc, OSError) else None
-        stage = exc.stage if isinstance(exc, StartError) else "start"
         reply({"error": str(exc), "stage": stage, "errno": code, "left": left})
-    return 0
 
 
 def guard(child: int) -> None:
@@ -870,7 +899,8 @@ def guard(child: int) -> None:
     if found is None or found[1]["state"] in ENDED:
         return
     state = found[1]
-    state.update(state="lost", reason="its supervisor was killed", ended_at=Clock().now())
+    how = "failed" if os.WIFEXITED(status) else "was killed"
+    state.update(state="lost", reason=f"its supervisor {how}", ended_at=Clock().now())
     for node in state["nodes"]:
         if node[0] not in ENDED:
             node[0] = "lost"
@@ -890,15 +920,17 @@ def main(folder: str) -> None:
     if child:
         guard(child)
         os._exit(0)
-    code = 1
+    code = 0
     try:
-        code = supervise()
-    finally:
-        if code:
-            import traceback
+        supervise()
+    except BaseException:
+        code = 1
+        import traceback
 
-            with contextlib.suppress(OSError), open("supervisor.err", "w") as file:
-                traceback.print_exc(file=file)
+        with contextlib.suppress(OSError), open("supervisor.err", "w") as file:
+            traceback.print_exc(file=file)
+        raise
+    finally:
         os._exit(code)
 
 
