@@ -31,6 +31,7 @@ _TYPE_BYTES: Final = {
     "int32": 4, "uint32": 4, "int": 4, "float": 4, "float32": 4,
     "int64": 8, "uint64": 8, "double": 8, "float64": 8,
 }  # fmt: skip
+_SAMPLE: Final = 64
 _MANY: Final = 1 << 30
 
 
@@ -61,7 +62,7 @@ def infer_collective(
     Told by the redop and root columns, by whether ``count`` elements fill ``size`` bytes (else
     the count is per rank), and by the in-place check that alltoall and sendrecv do not have.
     """
-    big = [row for row in rows if row.size_bytes >= 4096 and row.count and row.dtype]
+    big = [row for row in rows[-_SAMPLE:] if row.size_bytes >= 4096 and row.count and row.dtype]
     fills = {row.size_bytes == (row.count or 0) * _TYPE_BYTES.get(row.dtype or "", 0) for row in big}
     if len(fills) != 1 or any(row.dtype not in _TYPE_BYTES for row in big):
         return None

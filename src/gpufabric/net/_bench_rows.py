@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
+from gpufabric._frozen import evolve
 from gpufabric.net.records import BenchRow, Measured
 
 _TIME: Final = ("time", "cputime")
@@ -139,57 +142,94 @@ def is_plausible(words: list[str], layout: Layout) -> bool:
 
 def row_of(words: list[str], layout: Layout, lineno: int) -> BenchRow | None:
     """The row, or None where a word does not fit its column."""
+    _, size_at, count_at, type_at, redop_at, root_at, halves, *_ = layout
     try:
-        size = int(words[layout.size or 0])
-        count = None if layout.count is None else int(words[layout.count])
-        root = None if layout.root is None else int(words[layout.root])
-        halves = [_half(words, half, milliseconds=layout.milliseconds) for half in layout.halves]
+        size = int(words[size_at or 0])
+        count = None if count_at is None else int(words[count_at])
+        root = None if root_at is None else int(words[root_at])
+        out_of_place = _half(words, halves[0])
+        in_place = _half(words, halves[1]) if len(halves) > 1 else None
     except (ValueError, IndexError):
         return None
-    if size < 0:
+    dtype = None if type_at is None else words[type_at]
+    redop = None if redop_at is None else words[redop_at]
+    if size < 0 or not _names_fit(dtype, redop):
         return None
-    dtype = None if layout.dtype is None else words[layout.dtype]
-    redop = None if layout.redop is None else words[layout.redop]
-    if (dtype is not None and not _TYPE.match(dtype)) or (redop and not redop.isalpha()):
-        return None
-    stamp = None
-    if layout.timestamp is not None:
-        stamp = " ".join(words[layout.timestamp :])
+    if layout.milliseconds:
+        out_of_place, in_place = _from_milliseconds(out_of_place), _from_milliseconds(in_place)
     return BenchRow(
         size_bytes=size,
         count=count,
-        out_of_place=halves[0],
-        in_place=halves[1] if len(halves) > 1 else None,
+        out_of_place=out_of_place,
+        in_place=in_place,
         dtype=dtype,
         redop=redop,
         root=root,
         lineno=lineno,
-        timestamp=stamp,
+        timestamp=None if layout.timestamp is None else " ".join(words[layout.timestamp :]),
     )
+
+
+@lru_cache(maxsize=256)
+def _names_fit(dtype: str | None, redop: str | None) -> bool:
+    """Whether these can be a type and an operation."""
+    return (dtype is None or _TYPE.match(dtype) is not None) and (not redop or redop.isalpha())
 
 
 def _half(
-    words: list[str],
-    at: tuple[int, int | None, int | None, int | None],
-    *,
-    milliseconds: bool,
+    words: list[str], at: tuple[int, int | None, int | None, int | None]
 ) -> Measured | None:
-    time, algbw, busbw, wrong = at
-    if words[time] in _NA:
+    time_at, algbw_at, busbw_at, wrong_at = at
+    time = words[time_at]
+    if time in _NA:
         return None
-    time_us = float(words[time])
-    if milliseconds:
-        time_us = round(time_us * 1000, 6)
+    if algbw_at is None or busbw_at is None or wrong_at is None:
+        numbers = [None if i is None else _number(words[i]) for i in at[1:]]
+        return Measured(float(time), *numbers)
+    wrong = words[wrong_at]
     return Measured(
-        time_us,
-        None if algbw is None else _number(words[algbw]),
-        None if busbw is None else _number(words[busbw]),
-        None if wrong is None else _number(words[wrong]),
+        float(time),
+        float(words[algbw_at]),
+        float(words[busbw_at]),
+        0.0 if wrong == "0" else _number(wrong),
     )
 
 
+def _from_milliseconds(half: Measured | None) -> Measured | None:
+    if half is None or half.time_us is None:
+        return half
+    return evolve(half, time_us=round(half.time_us * 1000, 6))
+
+
 def _number(word: str) -> float | None:
-    return None if word in _NA else float(word.rstrip("*"))
+    try:
+        return float(word)
+    except ValueError:
+        return None if word in _NA else float(word.rstrip("*"))
+
+
+def ratio_of(words: Iterable[tuple[str, str]]) -> tuple[float, float] | None:
+    """Between what bounds busbw/algbw is, from the printed words of many rows.
+
+    Each pair allows a range by its rounding, and all must agree; where they do not, the pairs
+    of larger bandwidth, whose rounding matters least, are believed.
+    """
+    ratio: tuple[float, float] | None = None
+    best = 0.0
+    for algbw, busbw in words:
+        try:
+            alg, bus = float(algbw), float(busbw)
+        except ValueError:
+            continue
+        alg_unit, bus_unit = half_unit(algbw), half_unit(busbw)
+        if not 1.0 <= alg < 1e7 or bus < bus_unit:
+            continue
+        low, high = (bus - bus_unit) / (alg + alg_unit), (bus + bus_unit) / (alg - alg_unit)
+        if ratio and low <= ratio[1] and high >= ratio[0]:
+            ratio, best = (max(low, ratio[0]), min(high, ratio[1])), max(alg, best)
+        elif alg > best:
+            ratio, best = (low, high), alg
+    return ratio
 
 
 def half_unit(word: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from gpufabric._frozen import FrozenDict
@@ -16,19 +16,19 @@ from gpufabric.net._bench_math import (
 )
 from gpufabric.net._bench_rows import (
     Layout,
-    half_unit,
     is_plausible,
     is_row_start,
     is_value,
     layout_of,
     layout_of_row,
+    ratio_of,
     row_of,
 )
 from gpufabric.net._lines import Line
 from gpufabric.net.records import BenchRow, BenchTable, Device, Evidence, Header, Unread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 MAX_ROWS: Final = 20_000
 """Rows kept of one table."""
@@ -65,8 +65,8 @@ class _Table:
         self.complete: bool | None = None
         self.out_of_bounds: tuple[int, str | None] | None = None
         self.errors: list[str] = []
-        self.ratio: tuple[float, float] | None = None
-        self.ratio_algbw = 0.0
+        self.printed: deque[list[str]] = deque(maxlen=128)
+        """The last rows as printed: how far a number was rounded shows in its digits only."""
         self.commands: set[str] = set()
         self.devices: tuple[Device, ...] = ()
 
@@ -81,8 +81,8 @@ class _Stream:
         self.devices: list[Device] = []
         self.half_row: list[str] = []
         self.half_row_line = 0
-        self.values: list[float] = []
-        """Every busbw since the last average line, which covers them all."""
+        self.averaged: list[_Table] = []
+        """The tables since the last average line, which covers them all."""
         self.open = False
         """A header was seen and no footer yet."""
 
@@ -136,6 +136,25 @@ class NcclTestsReader:
         if "_perf" in text:
             self._command(text, line)
         return self._failure(text, line)
+
+    def row(self, raw: str, lineno: int) -> bool:
+        """Takes an untagged row of the table that is being read; the hot path of tables."""
+        stream = self._streams.get(None)
+        if stream is None or stream.table is None or stream.half_row:
+            return False
+        table = stream.table
+        layout = table.layout
+        if layout is None or table.average is not None:
+            return False
+        words = raw.split()
+        if len(words) != layout.n_words or len(table.rows) >= MAX_ROWS:
+            return False
+        row = row_of(words, layout, lineno)
+        if row is None:
+            return False
+        table.rows.append(row)
+        table.printed.append(words)
+        return True
 
     def feed_cut(self, line: Line) -> bool:
         """Takes the last line of a text that has no line feed, and believes no number at its end.
@@ -310,6 +329,7 @@ class NcclTestsReader:
             stream.commands = set()
         table.devices = tuple(stream.devices)
         stream.table = table
+        stream.averaged.append(table)
         if len(self._tables) < _MAX_TABLES:
             self._tables.append(table)
         return table
@@ -361,33 +381,12 @@ class NcclTestsReader:
         if table.layout is None:
             table.layout = layout
         self.seen = True
-        for half in (row.out_of_place, row.in_place):
-            if half and half.busbw is not None and len(stream.values) < 2 * MAX_ROWS:
-                stream.values.append(half.busbw)
         if len(table.rows) >= MAX_ROWS:
             table.left_out += 1
             return True
         table.rows.append(row)
-        for half in layout.halves:
-            if half[1] is not None and half[2] is not None:
-                self._note_ratio(table, words[half[1]], words[half[2]])
+        table.printed.append(words)
         return True
-
-    def _note_ratio(self, table: _Table, algbw: str, busbw: str) -> None:
-        """Narrows what busbw/algbw may be: each row allows a range, all must agree."""
-        try:
-            alg, bus = float(algbw.rstrip("*")), float(busbw.rstrip("*"))
-        except ValueError:
-            return
-        alg_unit, bus_unit = half_unit(algbw), half_unit(busbw)
-        if not 1.0 <= alg < 1e7 or bus < bus_unit:
-            return
-        low, high = (bus - bus_unit) / (alg + alg_unit), (bus + bus_unit) / (alg - alg_unit)
-        if table.ratio and low <= table.ratio[1] and high >= table.ratio[0]:
-            table.ratio = (max(low, table.ratio[0]), min(high, table.ratio[1]))
-            table.ratio_algbw = max(alg, table.ratio_algbw)
-        elif alg > table.ratio_algbw:
-            table.ratio, table.ratio_algbw = (low, high), alg
 
     def _bounds(self, text: str, line: Line) -> bool:
         match = _OUT_OF_BOUNDS.match(text)
@@ -412,11 +411,13 @@ class NcclTestsReader:
         table = stream.table or self._open_table(stream, None, line.lineno)
         if average == average and abs(average) != float("inf"):  # noqa: PLR0124  # not NaN
             table.average = average
-            if stream.values:
-                table.complete = average_matches(average, stream.values) and not table.left_out
+            values = [b for t in stream.averaged for row in t.rows for b in row.busbws()]
+            if values:
+                cut = any(t.left_out for t in stream.averaged)
+                table.complete = average_matches(average, values) and not cut
         self._average_check = match[2] or self._average_check
         self._footers += 1
-        stream.values = []
+        stream.averaged = []
         stream.open = False
         return True
 
@@ -442,7 +443,7 @@ class NcclTestsReader:
         stream.table = None
         stream.named = None
         stream.devices = []
-        stream.values = []
+        stream.averaged = []
 
     def _end_run(self, stream: _Stream) -> None:
         if stream.devices:
@@ -521,14 +522,10 @@ def _finished(table: _Table) -> BenchTable:
     if table.named is None and named and inferred and not _agree(named, inferred):
         named = None  # the text speaks of another test than the one whose rows these are
     collective = named or inferred
-    allowed = rank_range(collective, *table.ratio) if table.ratio else None
+    ratio = ratio_of(_bandwidths(table))
+    allowed = rank_range(collective, *ratio) if ratio else None
     n_ranks, basis = _table_ranks(table, allowed)
-    values = [
-        half.busbw
-        for row in rows
-        for half in (row.out_of_place, row.in_place)
-        if half and half.busbw is not None
-    ]
+    values = [busbw for row in rows for busbw in row.busbws()]
     bounds = table.out_of_bounds or (None, None)
     return BenchTable(
         rows=rows,
@@ -549,6 +546,18 @@ def _finished(table: _Table) -> BenchTable:
         rows_left_out=table.left_out,
         errors=tuple(table.errors),
     )
+
+
+def _bandwidths(table: _Table) -> Iterator[tuple[str, str]]:
+    """algbw and busbw as printed, of both halves of the last rows."""
+    if table.layout is None:
+        return
+    places = [(at[1], at[2]) for at in table.layout.halves]
+    for words in table.printed:
+        if len(words) == table.layout.n_words:
+            for algbw, busbw in places:
+                if algbw is not None and busbw is not None:
+                    yield words[algbw], words[busbw]
 
 
 def _agree(named: str, inferred: str) -> bool:

@@ -32,6 +32,7 @@ _CHATTER = re.compile(
 )
 # Signs that more than a prefix is around the text: JSON, a frame of lines, colours.
 _ENVELOPED: Final = frozenset('{" \t|│┃║\x1b')
+_ROW_STARTS: Final = frozenset(" 0123456789")
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
@@ -97,7 +98,7 @@ class _Reading:
     def _lines(self, batch: list[str], *, cut: bool = False) -> None:
         """The hot loop: a framed INFO line costs a search, two look-ups and a count."""
         lineno = self._lineno
-        info = self._log.info
+        info, row = self._log.info, self._tests.row
         for raw in batch:
             lineno += 1
             at = raw.find(" NCCL INFO ") if not cut else -1
@@ -105,7 +106,7 @@ class _Reading:
                 torn = info(raw, at, lineno)
                 if torn is not None:
                     self._torn_row(torn, lineno)
-            elif raw:
+            elif raw and (cut or raw[0] not in _ROW_STARTS or not row(raw, lineno)):
                 self._line(raw, lineno, cut=cut)
         self._lineno = lineno
 

@@ -108,6 +108,11 @@ class BenchRow:
     lineno: int | None = None
     timestamp: str | None = None
 
+    def busbws(self) -> tuple[float, ...]:
+        """The bus bandwidths printed in this row, out of place first."""
+        halves = (self.out_of_place, self.in_place)
+        return tuple(h.busbw for h in halves if h is not None and h.busbw is not None)
+
 
 @frozen(kw_only=True)
 class BenchTable:
