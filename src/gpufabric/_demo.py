@@ -9,7 +9,7 @@ def demo(args: argparse.Namespace) -> int:
     """Plans, launches, follows, measures, judges and tears down, through the public names only."""
     import gpufabric as gf
 
-    task = gf.bench.all_reduce(num_nodes=args.nodes, workload="tcp", max_size="16M")
+    task = gf.bench.all_reduce(num_nodes=args.nodes, workload="tcp")
     with gf.Fabric(gf.Local()) as fabric:
         print("== plan: everything that will be made\n")
         plan = fabric.plan(task)

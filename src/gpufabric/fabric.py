@@ -124,6 +124,31 @@ class Fabric:
                 unusable.append(Rejection(backend=name, reason=str(exc)))
         return cls(*found, settings=chosen, on_event=on_event, unusable=unusable)
 
+    @classmethod
+    def assumed(
+        cls,
+        clouds: Iterable[str] | None = None,
+        *,
+        catalog: Iterable[str] = (),
+        settings: Settings | None = None,
+    ) -> "Fabric":
+        """Gives every cloud as the catalog knows it, or the clouds named: no credentials, no network.
+
+        It plans and launches nothing. `catalog` names files of your own that are laid over what
+        ships: a new type, a negotiated price, a private cluster. Raises `ConfigError` for an
+        unknown cloud, `CatalogError` for a wrong file.
+        """
+        from gpufabric.backends.assumed import AssumedBackend
+        from gpufabric.catalog.index import Catalog
+
+        rows = Catalog.shipped()
+        files = tuple(catalog)
+        if files:
+            rows = rows.with_overlays(*files)
+        names = rows.clouds if clouds is None else tuple(clouds)
+        backends = [AssumedBackend(name, catalog=rows) for name in names]
+        return cls(*backends, settings=settings)
+
     def __or__(self, other: "Fabric") -> "Fabric":
         """Joins two fabrics: these backends first. Settings and events are this one's."""
         mine = [backend for backend in self.backends if backend not in other.backends]

@@ -397,10 +397,12 @@ def _plan_lines(plan: LaunchPlan) -> Iterator[str]:
             yield f"  {item.kind} {item.name}: {item.value}"
             yield f"      {item.why}" + (f" [{item.source}]" if item.source else "")
     if plan.env:
+        from gpufabric._display import one_line
+
         yield "environment:"
         for var in plan.env:
             won = f" (yours; the plan had {var.overridden})" if var.overridden is not None else ""
-            yield f"  {var.name}={var.value}{won}"
+            yield f"  {var.name}={one_line(var.value, 500)}{won}"
             yield f"      {var.why}" + (f" [{var.source}]" if var.source else "")
     if plan.task.secrets:
         yield "secrets: " + ", ".join(sorted(plan.task.secrets))

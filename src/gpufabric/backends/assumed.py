@@ -22,7 +22,7 @@ __all__ = ["AssumedBackend"]
 class AssumedBackend:
     """One cloud as the catalog knows it: for planning, docs and tests. It launches nothing."""
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.OFFLINE})
 
     def __init__(self, cloud: str, *, catalog: Catalog | None = None) -> None:
         self._catalog = catalog or Catalog.shipped()
@@ -134,7 +134,7 @@ def _pod(net: NetworkPlan) -> dict[str, object]:
     way = net.way
     if way is None:
         return body
-    body["nodeSelector"] = dict(net.node_selector)
+    body["nodeSelector"] = dict(way.node_selector)
     body["annotations"] = dict(way.annotations)
     body["hostNetwork"] = way.host_network
     body["privileged"] = way.privileged
