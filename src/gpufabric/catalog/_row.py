@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import get_annotations as inspect_annotations
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 __all__ = ["Row"]
 
@@ -37,6 +37,10 @@ class Row:
             if name not in values:
                 raise TypeError(f"{type(self).__name__} needs {name}")
         self.__dict__.update(values)
+
+    def but(self, **values: Any) -> Self:
+        """The same row with other values."""
+        return type(self)(**{**self.__dict__, **values})
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable: cannot set {name}")

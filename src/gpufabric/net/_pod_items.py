@@ -17,7 +17,6 @@ def pod_items(
     cloud: CloudCatalog,
     way: KubernetesRow | None,
     requests: Mapping[str, str],
-    type_name: str,
 ) -> Iterator[NetworkItem]:
     """Everything a pod asks for, and what the cluster must have; least privilege is said too."""
     source = None
@@ -30,7 +29,7 @@ def pod_items(
     why = "requested and limited alike in the job's container"
     lines = [("resource", name, count, why) for name, count in requests.items()]
     if way is not None:
-        lines += [*_labels(way, type_name), *_contents(way), *_privilege(way), *_cluster(way)]
+        lines += [*_labels(way), *_contents(way), *_privilege(way), *_cluster(way)]
     for kind, name, value, reason in lines:
         yield NetworkItem(kind=kind, name=name, value=value, why=reason, source=source)
 
@@ -38,11 +37,11 @@ def pod_items(
 _Line = tuple[str, str, str, str]
 
 
-def _labels(way: KubernetesRow, type_name: str) -> Iterator[_Line]:
+def _labels(way: KubernetesRow) -> Iterator[_Line]:
     if way.when:
         yield "cluster", way.name, way.when, "this way of giving pods their NICs needs it"
     for key, value in way.node_selector.items():
-        yield "node", key, value.format(type=type_name), "the pods go to these nodes alone"
+        yield "node", key, value, "the pods go to these nodes alone"
     for one in way.tolerations:
         words = (one.operator, one.value, one.effect)
         yield "toleration", one.key, " ".join(w for w in words if w), "GPU nodes are tainted"

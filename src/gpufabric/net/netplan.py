@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpufabric._frozen import FrozenDict, field, frozen
@@ -30,7 +31,6 @@ class NetworkPlan:
     possible_env: tuple[EnvVar, ...] = ()
     warnings: tuple[str, ...] = ()
     requests: FrozenDict[str, str] = field(factory=FrozenDict[str, str])
-    node_selector: FrozenDict[str, str] = field(factory=FrozenDict[str, str])
     way: KubernetesRow | None = None
     script: str | None = None
 
@@ -59,14 +59,15 @@ def network_plan(
     where = Where(catalog, cloud, row.name, platform.name, network.kind.value)
     env = environment_of(where, user=envs, several_nodes=several)
     way = network.way if used else None
-    requests = dict(way.requests) if way else {}
+    filled = _filled(way, platform, row) if way else None
+    requests = dict(filled.requests) if filled else {}
     pods = platform.kind == "kubernetes"
     if pods:
         requests.setdefault(_gpu_resource(platform, row), str(offer.gpus_per_node))
     items = [
         *_nic_items(offer, cloud, row, platform),
         *(_together(cloud, row, platform, offer) if used else ()),
-        *(pod_items(cloud, way, requests, _named(platform, row)) if pods else ()),
+        *(pod_items(cloud, filled, requests) if pods else ()),
         *(() if pods else _machine_items(cloud, row)),
         *(_versions(cloud, row, platform) if used else ()),
     ]
@@ -80,19 +81,32 @@ def network_plan(
         possible_env=env.possible,
         warnings=env.warnings,
         requests=FrozenDict(requests),
-        node_selector=FrozenDict(
-            {k: v.format(type=_named(platform, row)) for k, v in way.node_selector.items()}
-            if way
-            else {}
-        ),
-        way=way,
+        way=filled,
         script=env.script.path if env.script else None,
     )
 
 
-def _named(platform: PlatformRow, row: InstanceTypeRow) -> str:
-    """The type's name as the platform's node label has it."""
-    return f"{platform.type_prefix}{row.name}"
+_REPEATED = re.compile(r"\{nics\*([^{}]+)\}")
+
+
+def _filled(way: KubernetesRow, platform: PlatformRow, row: InstanceTypeRow) -> KubernetesRow:
+    """The row with what depends on the type put in: its name on this platform, its NICs."""
+    nics = row.nics.count or 0
+
+    def fill(values: Mapping[str, str]) -> FrozenDict[str, str]:
+        return FrozenDict({key: put(value) for key, value in values.items()})
+
+    def put(value: str) -> str:
+        value = _REPEATED.sub(lambda match: ",".join([match[1]] * nics), value)
+        return value.replace("{type}", f"{platform.type_prefix}{row.name}").replace(
+            "{nics}", str(nics)
+        )
+
+    return way.but(
+        requests=fill(way.requests),
+        annotations=fill(way.annotations),
+        node_selector=fill(way.node_selector),
+    )
 
 
 def _gpu_resource(platform: PlatformRow, row: InstanceTypeRow) -> str:

@@ -208,6 +208,10 @@ class TestAWS(CatalogIntegrity):
     cloud = "aws"
 
 
+class TestOnPremises(CatalogIntegrity):
+    cloud = "onprem"
+
+
 def test_every_file_has_its_class():
     checked = {cls.cloud for cls in CatalogIntegrity.__subclasses__()}
     assert {path.stem for path in DATA.glob("*.toml")} - {"nccl"} == checked
