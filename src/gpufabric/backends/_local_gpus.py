@@ -1,8 +1,10 @@
 """Finds the NVIDIA GPUs of this machine, without CUDA."""
 
 import csv
+import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpufabric._frozen import frozen
@@ -33,10 +35,11 @@ class Gpus:
     unseen: tuple[str, ...] = ()
 
 
-def find_gpus(*, path: str | None, visible: str | None, proc: Path = _PROC) -> Gpus:
-    """Asks nvidia-smi on `path`, or reads the driver's files. `visible` is CUDA_VISIBLE_DEVICES."""
-    program = shutil.which("nvidia-smi", path=path)
-    found = _from_smi(program) if program else _from_proc(proc)
+def find_gpus(*, environ: Mapping[str, str], proc: Path = _PROC) -> Gpus:
+    """Asks nvidia-smi, or reads the driver's files. CUDA_VISIBLE_DEVICES in `environ` limits it."""
+    program = shutil.which("nvidia-smi", path=environ.get("PATH", os.defpath))
+    found = _from_smi(program, environ) if program else _from_proc(proc)
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
     return _limited(found, visible) if visible is not None else found
 
 
@@ -54,12 +57,13 @@ def _limited(found: Gpus, visible: str) -> Gpus:
     return Gpus(gpus=kept, nvlink=found.nvlink, unseen=(*found.unseen, text))
 
 
-def _ask(program: str, *arguments: str) -> tuple[str, str]:
+def _ask(program: str, environ: Mapping[str, str], *arguments: str) -> tuple[str, str]:
     """Gives the output and, where there is none, the fault."""
     try:
         done = subprocess.run(
             [program, *arguments],
             capture_output=True, timeout=_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
+            env=dict(environ),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "", f"nvidia-smi gave no answer within {_TIMEOUT_S:g} s"
@@ -72,8 +76,8 @@ def _ask(program: str, *arguments: str) -> tuple[str, str]:
     return out, ""
 
 
-def _from_smi(program: str) -> Gpus:
-    out, fault = _ask(program, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
+def _from_smi(program: str, environ: Mapping[str, str]) -> Gpus:
+    out, fault = _ask(program, environ, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
     if fault:
         return Gpus(unseen=(fault,))
     gpus: list[Gpu] = []
@@ -88,14 +92,14 @@ def _from_smi(program: str) -> Gpus:
             continue
         mib = float(memory) if memory.replace(".", "", 1).isdecimal() else None
         gpus.append(Gpu(index=int(index), uuid=uuid, name=name, memory_mib=mib))
-    return Gpus(gpus=tuple(gpus), nvlink=_has_nvlink(program, gpus), unseen=tuple(unseen))
+    return Gpus(gpus=tuple(gpus), nvlink=_has_nvlink(program, environ, gpus), unseen=tuple(unseen))
 
 
-def _has_nvlink(program: str, gpus: list[Gpu]) -> bool:
+def _has_nvlink(program: str, environ: Mapping[str, str], gpus: list[Gpu]) -> bool:
     """Whether the topology matrix shows NVLink (`NV#`) between every two of the GPUs."""
     if len(gpus) < 2:
         return False
-    out, fault = _ask(program, "topo", "-m")
+    out, fault = _ask(program, environ, "topo", "-m")
     if fault:
         return False
     from gpufabric.net import read

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import IO, cast
 
 from gpufabric.backends import _supervisor as supervisor
-from gpufabric.errors import BackendError, ConfigError, Remedy, TransientError
+from gpufabric.errors import (
+    BackendError,
+    ConfigError,
+    CredentialsError,
+    Remedy,
+    TransientError,
+)
 
 __all__ = ["Filler", "JobFolder", "default_root", "make_root", "start"]
 
@@ -28,6 +34,8 @@ Filler = Callable[[Path], dict[str, object]]
 
 START_TIMEOUT_S = 120.0  # unpacking the work folder on every node included
 STOP_SLACK_S = 15.0  # beyond the grace time, before the supervisor itself is killed
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+SCHEMA = "gpufabric/local-job/1"
 _NAME = re.compile(r"^[a-z][a-z0-9-]{0,62}$")
 _SPEC = "spec.json"
 _BOOT = (
@@ -35,35 +43,50 @@ _BOOT = (
 )
 
 
-def default_root() -> Path:
+def home() -> str:
+    """The home folder that the system has on record, whatever the environment says."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a uid without an entry, as containers have
+        return "/"
+
+
+def default_root(*, trust_env: bool) -> Path:
     """The user's state folder; below the temporary folder where there is no usable home."""
     import platformdirs
 
     with contextlib.suppress(RuntimeError, OSError, KeyError):
-        path = platformdirs.user_state_path("gpufabric") / "local"
-        for parent in (path, *path.parents):
-            if parent.exists():
-                if path.is_absolute() and os.access(parent, os.W_OK | os.X_OK):
-                    return path
-                break
-    return Path(tempfile.gettempdir()) / f"gpufabric-{os.getuid()}"
+        state = (
+            platformdirs.user_state_path("gpufabric")
+            if trust_env
+            else Path(home(), ".local", "state", "gpufabric")
+        )
+        path = state / "local"
+        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+        if path.is_absolute() and os.access(existing, os.W_OK | os.X_OK):
+            return path
+    temporary = tempfile.gettempdir() if trust_env else "/tmp"  # noqa: S108  # make_root checks it
+    return Path(temporary) / f"gpufabric-{os.getuid()}"
 
 
 def make_root(root: Path) -> None:
     """Makes the folder of all jobs: this user's, closed to others. Raises `ConfigError`."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = root.lstat()
+        own = root.lstat().st_uid == os.getuid()  # of a link, too: nobody laid it here
+        found = root.stat()
     except OSError as exc:
         raise ConfigError(
             f"local: cannot make {root}: {exc.strerror}; set local_root to a folder of yours"
         ) from exc
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not own or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise ConfigError(
             f"local: {root} is not a folder of this user; set local_root to a folder of yours"
         )
-    if found.st_mode & 0o022:
-        raise ConfigError(f"local: others may write to {root}; chmod go-w it, or set local_root")
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        raise ConfigError(f"local: all may write to {root}; chmod o-w it, or set local_root")
 
 
 class JobFolder:
@@ -80,8 +103,16 @@ class JobFolder:
         return bool(_NAME.match(self.name)) and self.root.is_absolute()
 
     def exists(self) -> bool:
-        """Whether there is a job, which a folder alone does not make."""
-        return self.valid and (self.path / _SPEC).is_file()
+        """Whether there is a job, which a folder alone does not make.
+
+        Raises `CredentialsError` where this user may not look.
+        """
+        try:
+            return self.valid and (self.path / _SPEC).is_file()
+        except PermissionError as exc:
+            raise CredentialsError(
+                f"{self.path} is another user's", backend="local", operation="attach"
+            ) from exc
 
     def spec(self) -> dict[str, object]:
         """What was started, without secrets; empty where there is nothing."""
@@ -164,12 +195,12 @@ class JobFolder:
         path = self.root / f".lock-{self.name}"
         until = time.monotonic() + timeout_s
         while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = self._open_lock(path)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 here = os.fstat(fd)
                 with contextlib.suppress(FileNotFoundError):
-                    if os.stat(path).st_ino == here.st_ino:  # noqa: PTH116  # beside fstat
+                    if stat.S_ISDIR(here.st_mode) or path.stat().st_ino == here.st_ino:
                         break
             except BlockingIOError:
                 time.sleep(0.005)
@@ -188,12 +219,26 @@ class JobFolder:
             path.unlink(missing_ok=True)
             os.close(fd)
 
+    def _open_lock(self, path: Path) -> int:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            if exc.errno not in FULL:
+                raise
+            # A full disk must not stop a teardown: the folder of all jobs can be locked too.
+            return os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
+
     def remove(self) -> tuple[str, ...]:
         """Removes the folder and what killed launches left of it; gives what could not be."""
-        if self.exists():  # and nothing else that may have this name
-            grave = tempfile.mkdtemp(prefix=f".gone-{self.name}-", dir=self.root)
-            os.rename(self.path, Path(grave) / "job")  # noqa: PTH104  # atomic, same file system
         left: list[str] = []
+        if self.spec().get("schema") == SCHEMA:  # and nothing else that may have this name
+            try:
+                grave = tempfile.mkdtemp(prefix=f".gone-{self.name}-", dir=self.root)
+                os.rename(self.path, Path(grave) / "job")  # noqa: PTH104  # atomic
+            except OSError:  # no room for a new name: remove it where it is
+                _remove_tree(self.path)
+                if self.path.exists():
+                    left.append(str(self.path))
         for pattern in (f".gone-{self.name}-*", f".new-{self.name}-*"):
             for folder in self.root.glob(pattern):
                 _remove_tree(folder)
@@ -229,10 +274,12 @@ def start(
     process: subprocess.Popen[bytes] | None = None
     try:
         filled = fill(new)
+        filled["schema"] = SCHEMA
         spec = {**spec, **filled}
         (new / _SPEC).write_text(json.dumps(spec), encoding="utf-8")
         os.mkfifo(new / "control", 0o600)
         process = _run_supervisor(new)
+        process.wait()  # the starter: it ends as soon as it has detached
         until = time.monotonic() + START_TIMEOUT_S
         _expect_lock(_read_line(process, until))
         os.rename(new, folder.path)  # noqa: PTH104  # atomic: from here there is a job
@@ -254,7 +301,7 @@ def start(
 def _run_supervisor(new: Path) -> "subprocess.Popen[bytes]":
     if not sys.executable:
         raise ConfigError("local: this process does not say which Python runs it")
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(supervisor.__file__).parent), str(new)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -263,8 +310,6 @@ def _run_supervisor(new: Path) -> "subprocess.Popen[bytes]":
         cwd="/",
         env={},
     )
-    process.wait()  # the starter: it ends as soon as it has detached
-    return process
 
 
 def _give_up(process: "subprocess.Popen[bytes]") -> None:
@@ -325,13 +370,10 @@ def _expect_ok(answer: dict[str, object]) -> None:
     if "ok" in answer:
         return
     message = f"no node was left running: {answer['error']}"
-    full = answer.get("errno") in {errno.ENOSPC, errno.EDQUOT} or os.strerror(errno.ENOSPC) in str(
-        answer["error"]
-    )
     wrong = str(answer.get("stage", "")).startswith("cannot run")
     raise BackendError(
         message,
         backend="local",
         operation="launch",
-        remedy=Remedy.FIX_REQUEST if wrong and not full else Remedy.FIX_SETUP,
+        remedy=Remedy.FIX_REQUEST if wrong else Remedy.FIX_SETUP,
     )

@@ -33,7 +33,7 @@ import struct
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 RECORD = struct.Struct("<BBHId")  # magic, stream, 0, length, seconds since 1970
@@ -44,6 +44,7 @@ SLOT = struct.Struct("<QII")  # sequence number, length, CRC-32
 CHUNK_BYTES = 256 * 1024
 KILL_WAIT_S = 10.0  # how long processes that got SIGKILL may take to be gone
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+_KEPT = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 ENDED = ("succeeded", "failed", "timed-out", "cancelled", "lost")
 
 Spec = Any  # plain JSON data: this file must run without the classes of the library
@@ -163,15 +164,26 @@ def _parents() -> dict[int, list[int]]:
     return found
 
 
+def children(pid: int) -> list[int]:
+    """The children of a process, from the kernel's own list where it keeps one."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:
+        return _parents().get(pid, []) if not _KEPT else found
+    return found
+
+
 def descendants(pid: int) -> list[int]:
-    """All living processes below `pid`, parents first."""
-    by_parent = _parents()
+    """All living processes below `pid`, parents first. One that just forks may be missed."""
     found: list[int] = []
     todo = [pid]
     while todo:
-        children = by_parent.get(todo.pop(0), [])
-        found += children
-        todo += children
+        below = children(todo.pop(0))
+        found += below
+        todo += below
     return found
 
 
@@ -214,6 +226,15 @@ def signal_all(pids: list[int], number: int) -> None:
         signal_process(pid, number, started)
 
 
+def has_children() -> bool:
+    """Whether a child is left. Orphans become children of a subreaper, so this misses nothing."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def reap_all() -> None:
     """Collects every child that has ended."""
     with contextlib.suppress(ChildProcessError):
@@ -221,13 +242,15 @@ def reap_all() -> None:
             pass
 
 
-def kill_descendants(wait_s: float = KILL_WAIT_S) -> list[int]:
+def kill_descendants(reap: Callable[[], None] = reap_all) -> list[int]:
     """Kills everything below this process; gives what could not be killed in time."""
-    until = time.monotonic() + wait_s
+    until = time.monotonic() + KILL_WAIT_S
     while True:
-        reap_all()
+        reap()
+        if not has_children():
+            return []
         left = descendants(os.getpid())
-        if not left or time.monotonic() > until:
+        if time.monotonic() > until:
             return left
         signal_all(left, signal.SIGKILL)
         time.sleep(0.002)
@@ -618,7 +641,7 @@ class Gang:
         """Kills the processes of a node that made their own session: a node ends as one."""
         mark = f"GPUFABRIC_NODE_RANK={rank}".encode()
         mine = {node.pid for node in self.nodes}
-        orphans = [pid for pid in _parents().get(os.getpid(), []) if pid not in mine]
+        orphans = [pid for pid in children(os.getpid()) if pid not in mine]
         if orphans:
             with_mark = set(marked(mark))
             signal_all([pid for pid in orphans if pid in with_mark], signal.SIGKILL)
@@ -629,7 +652,7 @@ class Gang:
         killing = time.monotonic() + self.spec["stop_grace_s"]
         while any(node.pid for node in self.nodes) and time.monotonic() < killing:
             self.turn(killing - time.monotonic())
-        left = kill_descendants_noting(self)
+        left = kill_descendants(self.take)
         if left:
             self.reason += f"; processes {left} could not be killed"
 
@@ -649,6 +672,10 @@ class Gang:
             else:
                 with contextlib.suppress(BlockingIOError):
                     os.read(fd, 4096)
+        self.take()
+
+    def take(self) -> None:
+        """Notes every node that has ended, for readers too."""
         if self.reap():
             self.save()
 
@@ -759,18 +786,6 @@ class Gang:
                 self.reason = f"ran longer than {self.spec['timeout_s']:g} s"
                 return "timed-out"
             self.turn(wait)
-
-
-def kill_descendants_noting(gang: Gang) -> list[int]:
-    """`kill_descendants`, with every node's end noted."""
-    until = time.monotonic() + KILL_WAIT_S
-    while True:
-        gang.reap()
-        left = descendants(os.getpid())
-        if not left or time.monotonic() > until:
-            return left
-        signal_all(left, signal.SIGKILL)
-        gang.turn(0.002)
 
 
 def exit_words(code: int) -> str:

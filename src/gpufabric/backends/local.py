@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, cast
 
 from gpufabric._frozen import FrozenDict, freeze, thaw
-from gpufabric.backends._local_job import JobFolder, default_root, make_root, start
+from gpufabric.backends._local_job import JobFolder, default_root, home, make_root, start
 from gpufabric.backends._local_plan import SHELL, make_offers, make_plan
 from gpufabric.backends.base import Capability, CheckItem, CheckReport, Pool, Site
 from gpufabric.config import Settings, environment
@@ -56,8 +56,11 @@ class Local:
         self._settings = settings if settings is not None else Settings.load()
         self._name = name
         chosen = root if root is not None else self._settings.local_root
-        self._root = Path(chosen).absolute() if chosen is not None else default_root()
-        if self._root != Path(str(self._root).strip()) or "\n" in str(self._root):
+        if chosen is None:
+            self._root = default_root(trust_env=self._settings.trust_env)
+        else:
+            self._root = Path(chosen).absolute()
+        if not _writable(str(self._root)):
             raise ConfigError(f"local: {str(self._root)!r} cannot be written in a job's name")
 
     @property
@@ -96,7 +99,7 @@ class Local:
         from gpufabric.backends._local_gpus import find_gpus
 
         seen = environment(trust_env=self._settings.trust_env)
-        found = find_gpus(path=seen.get("PATH"), visible=seen.get("CUDA_VISIBLE_DEVICES"))
+        found = find_gpus(environ=seen)
         used = self._gpus_in_use()
         place = Place(backend=self._name)
         pool = Pool(
@@ -111,7 +114,7 @@ class Local:
         )
         facts = {
             "cwd": os.getcwd(),  # noqa: PTH109  # text
-            "home": _home(),
+            "home": home(),
             "python": sys.executable,
             "disk_free_gib": self._disk_free_gib(),
             "nvlink": found.nvlink,
@@ -181,15 +184,22 @@ class Local:
                 return ref
             self._refuse_taken_gpus(gang)
             spec = cast("dict[str, object]", thaw(gang.body))
-            start(
-                folder,
-                {**spec, "schema": "gpufabric/local-job/1", "folder": str(folder.path)},
-                {
-                    "secrets": secrets,
-                    "inherit": _inherited(trust_env=self._settings.trust_env),
-                },
-                lambda new: self._fill(plan, new),
-            )
+            runtime: dict[str, object] = {
+                "secrets": secrets,
+                "inherit": _inherited(trust_env=self._settings.trust_env),
+            }
+            try:
+                start(
+                    folder,
+                    {**spec, "folder": str(folder.path)},
+                    runtime,
+                    lambda new: self._fill(plan, new),
+                )
+            except OSError as exc:
+                told = f"{exc.strerror}: {exc.filename or folder.path}"
+                raise BackendError(
+                    f"no node was left running: {told}", backend=self._name, operation="launch"
+                ) from exc
         return ref
 
     def _is_there(self, folder: JobFolder, ref: JobRef) -> bool:
@@ -346,13 +356,12 @@ class Local:
         """Nothing is held open between calls."""
 
 
-def _home() -> str:
-    import pwd
-
+def _writable(root: str) -> bool:
     try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:  # a uid without an entry, as containers have
-        return "/"
+        root.encode()
+    except UnicodeEncodeError:  # bytes that are not UTF-8
+        return False
+    return "\n" not in root
 
 
 def _inherited(*, trust_env: bool) -> dict[str, str]:
