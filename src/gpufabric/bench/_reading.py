@@ -1,100 +1,137 @@
-"""From the lines of a benchmark's log to BenchReports."""
+"""From the lines of a benchmark's log to BenchReports.
 
+Tables are read by `gpufabric.net`, whoever printed them. Here is only what this package's own
+workloads add in comment lines: how many ranks and nodes there were, and speeds of pairs.
+"""
+
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from gpufabric._frozen import evolve
+from gpufabric._frozen import frozen
 from gpufabric.bench.report import BenchPair, BenchReport, BenchRow
 from gpufabric.errors import ParseError
+from gpufabric.net import records
 
 __all__ = ["read_reports"]
 
-_OURS = re.compile(r"^# gpufabric-bench (format=\d+ .*)$")
-_PARAMETERS = re.compile(r"^# nThread .* iters: (\d+) agg iters")
-_PAIR = re.compile(r"^# pair (\d+) \((\S+)\) -> (\d+) \((\S+)\): ([\d.]+) GB/s$")
-_OUT_OF_BOUNDS = re.compile(r"^# Out of bounds values : (\d+) (OK|FAILED)")
-_AVERAGE = re.compile(r"^# Avg bus bandwidth    : ([\d.e+-]+)")
-_N_WORDS = 13
+_OURS = re.compile(r"# gpufabric-bench (format=\d+ .*)$")
+_PAIR = re.compile(r"# pair (\d+) \((\S+)\) -> (\d+) \((\S+)\): ([\d.]+) GB/s$")
+_PARAMETERS = re.compile(r"# nThread .*?(?<!warmup )(?<!agg )\biters: (\d+)")
+
+
+@frozen
+class _Said:
+    """A comment line of ours, or nccl-tests' line of parameters."""
+
+    lineno: int
+    ours: dict[str, str] | None = None
+    pair: BenchPair | None = None
+    iters: int | None = None
 
 
 def read_reports(lines: str | Iterable[str]) -> tuple[BenchReport, ...]:
-    """Reads every table that the tcp or the torch workload printed."""
-    found: list[BenchReport] = []
-    last = ""
-    n = 0
-    for n, line in enumerate(lines.splitlines() if isinstance(lines, str) else lines, 1):
-        text = line.rstrip()
-        last = text or last
-        header = _OURS.match(text)
-        if header:
-            found.append(_begin(header.group(1), n, text))
-        elif found:
-            found[-1] = _take(found[-1], text)
-    whole = tuple(report for report in found if report.rows)
-    if not whole:
-        raise ParseError(f"no benchmark table in {n} lines; the last one is {last[:200]!r}")
-    return whole
+    """Reads every table, in order. Raises `ParseError` where there is none."""
+    from gpufabric.net.reading import read
+
+    said: list[_Said] = []
+    last: list[int | str] = [0, ""]
+    found = read(_listening(lines.splitlines() if isinstance(lines, str) else lines, said, last))
+    tables = [table for table in found.tables if table.rows]
+    if not tables:
+        text = str(last[1])[:200]
+        raise ParseError(f"no benchmark table in {last[0]} lines; the last one is {text!r}")
+    reports: list[BenchReport] = []
+    for i, table in enumerate(tables):
+        start = table.lineno or 0
+        end = tables[i + 1].lineno if i + 1 < len(tables) else None
+        before = tables[i - 1].lineno or 0 if i else 0
+        own_head = [s for s in said if before < s.lineno < start]
+        own_body = [s for s in said if start < s.lineno and (end is None or s.lineno < end)]
+        header = found.header if len(tables) == 1 else None
+        reports.append(_report(table, header, own_head, own_body))
+    return tuple(reports)
 
 
-def _begin(header: str, lineno: int, text: str) -> BenchReport:
-    words = dict(word.split("=", 1) for word in header.split() if "=" in word)
-    try:
-        return BenchReport(
-            collective=words["collective"],
-            workload=words["workload"],
-            backend=words.get("backend"),
-            n_ranks=int(words["n_ranks"]),
-            num_nodes=int(words["num_nodes"]),
-            complete=False,
-        )
-    except (KeyError, ValueError) as exc:
-        raise ParseError(f"not a benchmark header: {exc}", lineno=lineno, text=text) from exc
+def _listening(lines: Iterable[str], said: list[_Said], last: list[int | str]) -> Iterator[str]:
+    """Passes lines on, and keeps what those say that only this package prints."""
+    for lineno, line in enumerate(lines, 1):
+        if "# " in line:
+            text = line.rstrip()
+            if match := _OURS.search(text):
+                words = [word.split("=", 1) for word in match.group(1).split() if "=" in word]
+                said.append(_Said(lineno, ours={word[0]: word[1] for word in words}))
+            elif match := _PARAMETERS.search(text):
+                said.append(_Said(lineno, iters=int(match.group(1))))
+            elif match := _PAIR.search(text):
+                said.append(_Said(lineno, pair=_pair(match)))
+        last[0] = lineno
+        if line.strip():
+            last[1] = line.rstrip()
+        yield line
 
 
-def _take(report: BenchReport, text: str) -> BenchReport:
-    if not text.startswith("#"):
-        row = _row(text.split())
-        return evolve(report, rows=(*report.rows, row)) if row else report
-    if match := _PARAMETERS.match(text):
-        return evolve(report, iters=int(match.group(1)))
-    if match := _PAIR.match(text):
-        source, source_host, target, target_host, speed = match.groups()
-        pair = BenchPair(
-            source_rank=int(source),
-            source_host=source_host,
-            target_rank=int(target),
-            target_host=target_host,
-            gbytes_s=float(speed),
-        )
-        return evolve(report, pairs=(*report.pairs, pair))
-    if match := _OUT_OF_BOUNDS.match(text):
-        return evolve(report, out_of_bounds=int(match.group(1)))
-    if match := _AVERAGE.match(text):
-        return evolve(report, avg_bus_bandwidth_gbytes_s=float(match.group(1)), complete=True)
-    return report
-
-
-def _row(words: list[str]) -> BenchRow | None:
-    if len(words) != _N_WORDS or not words[0].isdigit():
-        return None
-    try:
-        numbers = [None if word == "N/A" else float(word) for word in words[5:]]
-        root = int(words[4])
-        count = int(words[1])
-    except ValueError:
-        return None
-    return BenchRow(
-        size_bytes=int(words[0]),
-        count=count,
-        dtype=words[2],
-        redop=None if words[3] == "none" else words[3],
-        root=None if root < 0 else root,
-        time_us=numbers[0],
-        algbw_gbytes_s=numbers[1],
-        busbw_gbytes_s=numbers[2],
-        wrong=None if numbers[3] is None else int(numbers[3]),
-        in_place_time_us=numbers[4],
-        in_place_algbw_gbytes_s=numbers[5],
-        in_place_busbw_gbytes_s=numbers[6],
-        in_place_wrong=None if numbers[7] is None else int(numbers[7]),
+def _pair(match: re.Match[str]) -> BenchPair:
+    source, source_host, target, target_host, speed = match.groups()
+    return BenchPair(
+        source_rank=int(source),
+        source_host=source_host,
+        target_rank=int(target),
+        target_host=target_host,
+        gbytes_s=float(speed),
     )
+
+
+def _report(
+    table: records.BenchTable,
+    header: records.Header | None,
+    own_head: list[_Said],
+    own_body: list[_Said],
+) -> BenchReport:
+    ours = next((s.ours for s in reversed(own_head) if s.ours), {})
+    iters = next((s.iters for s in reversed(own_head) if s.iters), None)
+    n_ranks = _int(ours.get("n_ranks")) or table.n_ranks or (header.n_ranks if header else None)
+    nodes = _int(ours.get("num_nodes")) or (header.n_nodes if header else None)
+    return BenchReport(
+        collective=ours.get("collective") or table.collective,
+        workload=ours.get("workload", "nccl_tests"),
+        backend=ours.get("backend"),
+        n_ranks=n_ranks,
+        num_nodes=nodes,
+        iters=iters,
+        rows=tuple(_row(row, counts=table.wrong_is_count) for row in table.rows),
+        pairs=tuple(s.pair for s in own_body if s.pair),
+        out_of_bounds=table.out_of_bounds_count,
+        avg_bus_bandwidth_gbytes_s=table.avg_bus_bandwidth,
+        complete=table.avg_bus_bandwidth is not None and not table.rows_left_out,
+    )
+
+
+def _int(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def _row(row: records.BenchRow, *, counts: bool) -> BenchRow:
+    out, into = row.out_of_place or records.Measured(), row.in_place or records.Measured()
+    return BenchRow(
+        size_bytes=row.size_bytes,
+        count=row.count,
+        dtype=row.dtype,
+        redop=None if row.redop == "none" else row.redop,
+        root=None if row.root is None or row.root < 0 else row.root,
+        time_us=out.time_us,
+        algbw_gbytes_s=out.algbw,
+        busbw_gbytes_s=out.busbw,
+        wrong=_count(out.wrong, counts=counts),
+        in_place_time_us=into.time_us,
+        in_place_algbw_gbytes_s=into.algbw,
+        in_place_busbw_gbytes_s=into.busbw,
+        in_place_wrong=_count(into.wrong, counts=counts),
+    )
+
+
+def _count(wrong: float | None, *, counts: bool) -> int | None:
+    """The number of wrong elements; old layouts print a difference instead, which is none."""
+    if wrong is None or not counts or not math.isfinite(wrong):
+        return None
+    return int(wrong)

@@ -46,6 +46,7 @@ class BenchOptions(TypedDict):
         check: whether the data is checked.
         nproc_per_node: ranks on each node; one for each GPU, or one, unless told.
         pairwise: measure every pair of ranks too, which shows a slow one.
+        dtype: `int32`, `float` or `double`; float for torch with GPUs, else int32, unless told.
         interface: the name or address of the interface that sockets use.
         name, timeout_s: of the task.
     """
@@ -63,6 +64,7 @@ class BenchOptions(TypedDict):
     nproc_per_node: NotRequired[int | None]
     pairwise: NotRequired[bool]
     interface: NotRequired[str | None]
+    dtype: NotRequired[str | None]
     name: NotRequired[str | None]
     timeout_s: NotRequired[float | None]
 
@@ -122,6 +124,7 @@ def _make(  # noqa: PLR0913  # BenchOptions, spelled out so that a wrong name is
     nproc_per_node: int | None = None,
     pairwise: bool = False,
     interface: str | None = None,
+    dtype: str | None = None,
     name: str | None = None,
     timeout_s: float | None = None,
 ) -> Task:
@@ -141,13 +144,16 @@ def _make(  # noqa: PLR0913  # BenchOptions, spelled out so that a wrong name is
         "--nproc": nproc,
     }
     _refuse(numbers, num_nodes, nproc)
+    if pairwise and kind is not Workload.TCP:
+        raise SpecError([Problem(path="pairwise", message="is for the tcp workload alone")])
     flags = [word for flag, number in numbers.items() for word in (flag, str(number))]
+    flags += ["-d", _dtype(dtype) if dtype else ("float" if large else "int32")]
     flags += ["--pairwise"] if pairwise else []
     flags += ["--bind", interface] if interface else []
     return Task(
         name=name or f"bench-{collective.replace('_', '-')}",
         run=("python3", FILE_NAME, "--collective", collective, *flags),
-        files={FILE_NAME: _text_of(kind)},
+        files=_files(kind),
         num_nodes=num_nodes,
         resources=node,
         timeout_s=timeout_s,
@@ -189,7 +195,20 @@ def _refuse(numbers: dict[str, int], num_nodes: int, nproc: int) -> None:
         raise SpecError(wrong)
 
 
-def _text_of(kind: Workload) -> str:
+def _dtype(name: str) -> str:
+    if name not in {"int32", "float", "double"}:
+        raise SpecError([Problem(path="dtype", message=f"{name!r} is not int32, float or double")])
+    return name
+
+
+def _files(kind: Workload) -> dict[str, str]:
+    tcp = _text_of("_tcp_workload.py")
+    if kind is Workload.TCP:
+        return {FILE_NAME: tcp}
+    return {FILE_NAME: _text_of("_torch_workload.py"), "gpufabric_bench_tcp.py": tcp}
+
+
+def _text_of(name: str) -> str:
     from importlib.resources import files
 
-    return files("gpufabric.bench").joinpath(f"_{kind.value}_workload.py").read_text("utf-8")
+    return files("gpufabric.bench").joinpath(name).read_text("utf-8")

@@ -166,9 +166,8 @@ def _master(text: str | None, environ: dict[str, str]) -> tuple[str, int]:
     return address.strip("[]"), int(port)
 
 
-def options(argv: list[str], environ: dict[str, str]) -> Options:
-    """Read the request from the command line and the gang's variables; flags win."""
-    a = parser().parse_args(argv)
+def options(a: argparse.Namespace, environ: dict[str, str]) -> Options:
+    """Take the request from the command line and the gang's variables; flags win."""
     ips = a.node_ips.split(",") if a.node_ips else environ.get("GPUFABRIC_NODE_IPS", "").split()
     node_rank = _number(environ, "GPUFABRIC_NODE_RANK", 0) if a.node_rank is None else a.node_rank
     num_nodes = _number(environ, "GPUFABRIC_NUM_NODES", 1) if a.num_nodes is None else a.num_nodes
@@ -1177,28 +1176,23 @@ def fit(value: float, width: int, decimals: int) -> str:
     return f"{value:{width}.{1 if width >= 7 else 0}e}"
 
 
-def head(o: Options, peers: list[Peer], adder: Adder | None) -> None:
+def head(o: Options, ours: str, about: list[str], *, gpus: int) -> None:
     """Print what is run, on which ranks, and the table's header."""
     step = f"{o.step_bytes}(bytes)" if o.step_bytes else f"{o.factor}(factor)"
-    reducer = "none" if adder is None else adder.name
     say(
-        f"# gpufabric-bench format={FORMAT} workload=tcp collective={o.collective}"
-        f" n_ranks={o.world} num_nodes={o.num_nodes} dtype={o.dtype}"
-        f" python={sys.version.split()[0]} reducer={reducer}"
+        f"# gpufabric-bench format={FORMAT} collective={o.collective} n_ranks={o.world}"
+        f" num_nodes={o.num_nodes} dtype={o.dtype} python={sys.version.split()[0]} {ours}"
     )
-    say(f"# Collective test starting: {o.collective}_perf_tcp")
+    say(f"# Collective test starting: {o.collective}_perf")
     say(
-        f"# nThread 1 nGpus 0 minBytes {o.min_bytes} maxBytes {o.max_bytes} step: {step}"
+        f"# nThread 1 nGpus {gpus} minBytes {o.min_bytes} maxBytes {o.max_bytes} step: {step}"
         f" warmup iters: {o.warmup} iters: {o.iters} agg iters: 1"
         f" validation: {int(o.check)} graph: 0"
     )
     say("#")
-    say("# Using TCP sockets; a row's time is that of its slowest rank")
-    for p in peers:
-        say(
-            f"# rank={p.rank} node={p.rank // o.nproc} host={p.host} pid={p.pid}"
-            f" address={p.address} interface={p.device}"
-        )
+    say("# A row's time is that of its slowest rank")
+    for text in about:
+        say(f"# {text}")
     left = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format
     half = "  {:>7}  {:>6}  {:>6}  {:>6}".format
     say("#")
@@ -1209,12 +1203,23 @@ def head(o: Options, peers: list[Peer], adder: Adder | None) -> None:
     say(left("(B)", "(elements)", "", "", "") + units + units)
 
 
-def row(o: Options, s: Shape, halves: list[Half]) -> None:
+def foot(o: Options, bad: int, speeds: list[float]) -> None:
+    """Print the lines below the table."""
+    say(f"# Out of bounds values : {bad} {'FAILED' if bad else 'OK'}")
+    say(f"# Avg bus bandwidth    : {sum(speeds) / len(speeds):.6g}")
+    say("#")
+    say(f"# Collective test concluded: {o.collective}_perf")
+
+
+def row(o: Options, s: Shape, halves: list[Half | None]) -> None:
     """Print one size."""
     redop = "sum" if o.collective in REDUCING else "none"
     root = o.root if o.collective in ROOTED else -1
     text = f"{s.size:12}  {s.elements:12}  {o.dtype:>8}  {redop:>6}  {root:6}"
     for h in halves:
+        if h is None:  # this way is not measured
+            text += "  {:>7}  {:>6}  {:>6}  {:>6}".format("N/A", "N/A", "N/A", "N/A")
+            continue
         wrong = "N/A" if h.wrong is None else f"{h.wrong}"
         bandwidths = (fit(h.algbw, 6, 4), fit(h.busbw, 6, 4))
         text += "  {:>7}  {:>6}  {:>6}  {:>6}".format(fit(h.time_us, 7, 2), *bandwidths, wrong)
@@ -1236,7 +1241,13 @@ def measure(o: Options, mesh: Mesh, adder: Adder | None) -> int:
     runner = Runner(o, mesh, adder)
     is_printer = mesh.rank == 0
     if is_printer:
-        head(o, mesh.star.peers, adder)
+        reducer = "none" if adder is None else adder.name
+        about = [
+            f"rank={p.rank} node={p.rank // o.nproc} host={p.host} pid={p.pid}"
+            f" address={p.address} interface={p.device}"
+            for p in mesh.star.peers
+        ]
+        head(o, f"workload=tcp reducer={reducer}", about, gpus=0)
     bad = 0
     speeds: list[float] = []
     for nbytes in sweep(o):
@@ -1245,17 +1256,14 @@ def measure(o: Options, mesh: Mesh, adder: Adder | None) -> int:
         bad += sum(1 for h in halves if h.wrong)
         speeds += [h.busbw for h in halves]
         if is_printer:
-            row(o, s, halves)
+            row(o, s, [*halves])
     pairs = runner.pairs() if o.pairwise else []
     bad = int(mesh.star.share(bad))
     if is_printer:
         for source, target, speed in pairs:
             names = (source, mesh.star.peers[source].host, target, mesh.star.peers[target].host)
             say("# pair {} ({}) -> {} ({}): {:.4f} GB/s".format(*names, speed))
-        say("# Out of bounds values : {} {}".format(bad, "FAILED" if bad else "OK"))
-        say(f"# Avg bus bandwidth    : {sum(speeds) / len(speeds):.6g}")
-        say("#")
-        say(f"# Collective test concluded: {o.collective}_perf_tcp")
+        foot(o, bad, speeds)
     return 1 if bad else 0
 
 
@@ -1293,7 +1301,7 @@ def _child(o: Options, local_rank: int, listener: socket.socket | None) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run this node's ranks; return the node's exit code."""
     try:
-        o = options(sys.argv[1:] if argv is None else argv, dict(os.environ))
+        o = options(parser().parse_args(argv), dict(os.environ))
     except BenchError as exc:
         sys.stderr.write(f"gpufabric-bench: {exc.text}\n")
         return exc.code

@@ -54,6 +54,18 @@ class BenchRow:
     in_place_busbw_gbytes_s: float | None = None
     in_place_wrong: int | None = None
 
+    @property
+    def best_busbw_gbytes_s(self) -> float | None:
+        """The faster of the two ways; a workload may measure one of them only."""
+        ways = (self.busbw_gbytes_s, self.in_place_busbw_gbytes_s)
+        return max((way for way in ways if way is not None), default=None)
+
+    @property
+    def best_time_us(self) -> float | None:
+        """The shorter of the two times."""
+        ways = (self.time_us, self.in_place_time_us)
+        return min((way for way in ways if way is not None), default=None)
+
 
 @frozen(kw_only=True)
 class BenchPair:
@@ -71,6 +83,7 @@ class BenchReport:
     """One benchmark: what was run, and a row for each size.
 
     Fields:
+        collective: None where the text does not tell.
         workload: `tcp`, `torch` or `nccl_tests`.
         backend: what moved the data where the workload can choose (`gloo`, `nccl`).
         n_ranks, num_nodes: None where the text does not tell.
@@ -81,7 +94,7 @@ class BenchReport:
         complete: False where the text stops before the footer.
     """
 
-    collective: str
+    collective: str | None
     workload: str = "nccl_tests"
     backend: str | None = None
     n_ranks: int | None = None
@@ -190,7 +203,7 @@ class BenchReport:
         by = f"{self.workload}/{self.backend}" if self.backend else self.workload
         ranks = "an unknown number of" if self.n_ranks is None else f"{self.n_ranks}"
         on = "" if self.num_nodes is None else f" on {self.num_nodes} nodes"
-        text = f"{self.collective} ({by}), {ranks} ranks{on}"
+        text = f"{self.collective or 'a collective'} ({by}), {ranks} ranks{on}"
         return one_line(text if self.complete else f"{text}, incomplete")
 
     def __str__(self) -> str:
