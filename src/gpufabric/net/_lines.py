@@ -35,7 +35,7 @@ _PREFIX = re.compile(
     | (?P<tag3>\[pod/[^\]\s]+\])[ ]?                                  # kubectl logs --prefix
     | (?P<tag4>\((?:[\w.-]+,\ )?(?:rank=\d+,\ )?pid=\s*\d+(?:,\ ip=[\w.:]+)?\))[ ]?   # SkyPilot
     | (?P<tag5>\([A-Za-z_]\w*(?:\.\w+)*(?:\ \w+)?\ pid=\d+(?:,\ ip=[\w.:]+)?\))[ ]?  # Ray
-    | (?P<tag6>\[\d+\])\ (?=\#|\s*\d+\s+\d+|\S+:\d+:\d+\ |NCCL\ )   # MPICH -prepend-rank
+    | (?P<tag6>\[\d+\])\ (?=\#|\s*\d+\s+\d+|\S+:\d+:\d+\ |NCCL\ |\[(?:rank|default)\d)  # MPICH
     | (?P<tag7>\d+):\ ?(?=\#|\s|\S+:\d+:\d+\ |NCCL\ |[A-Za-z<'/\[])     # srun --label
     | (?P<quote>[>│┃║]\ ?)
     )""" % {"date": _DATE, "zone": _ZONE},

@@ -37,6 +37,9 @@ FOLLOW_UPS: Final = frozenset(
 )
 """Faults that by their nature follow another one: they name a rank, not a cause."""
 
+SYMPTOMS: Final = frozenset({"watchdog_timeout", "watchdog_stuck", "nccl_call_failed"})
+"""What a framework above NCCL sees: follow-ups where the text holds a cause too."""
+
 _CONNECT_KINDS: Final = {
     101: "network_unreachable",
     104: "connection_reset",

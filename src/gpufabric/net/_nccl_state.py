@@ -22,8 +22,10 @@ _CLIP: Final = 400
 
 
 def clipped(text: str) -> str:
-    """The line as evidence keeps it."""
+    """The line as evidence keeps it: no longer than needed, nothing that drives a terminal."""
     text = text.strip()
+    if not text.isprintable():
+        text = "".join(c for c in text.replace("\t", " ") if c.isprintable())
     return text if len(text) <= _CLIP else text[: _CLIP - 1] + "…"
 
 

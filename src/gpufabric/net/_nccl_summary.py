@@ -71,7 +71,7 @@ def log_of(state: LogState) -> NcclLog:
     return NcclLog(
         network=network,
         networks=networks,
-        net_plugin=_plugin(network, hosts),
+        net_plugin=_plugin(network or _carrier(connections), hosts),
         provider=state.provider,
         n_provider_nics=state.n_provider_nics,
         fabric=state.facts.get("fabric"),
@@ -140,15 +140,18 @@ def _plugin(network: str | None, hosts: list[HostState]) -> str | None:
 
 def _network(networks: tuple[str, ...], connections: tuple[Connection, ...]) -> str | None:
     """The network in use. Where hosts name several, the one that carries the connections."""
+    carrying = _carrier(connections)
+    if len(networks) > 1 and carrying in networks:
+        return carrying
+    return networks[0] if networks else None
+
+
+def _carrier(connections: tuple[Connection, ...]) -> str | None:
+    """The network that most connections between nodes name."""
     used = Counter[str]()
     for connection in connections:
         if connection.transport.startswith("NET/"):
             used[connection.transport.split("/")[1]] += connection.count
-    if len(networks) > 1 and used:
-        best = used.most_common(1)[0][0]
-        return best if best in networks else networks[0]
-    if networks:
-        return networks[0]
     return used.most_common(1)[0][0] if used else None
 
 

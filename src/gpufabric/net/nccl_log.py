@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from gpufabric._frozen import evolve
 from gpufabric.net._lines import Line, strip_marks
 from gpufabric.net._nccl_errors import FOLLOW_UPS, Fault, fault_of
 from gpufabric.net._nccl_frame import MAX_HEADS, NEXT_FRAME, Who, who_of
@@ -320,15 +321,13 @@ class NcclLogReader:
             out["nccl_log"] = log_of(self.state)
         out["header"] = header_of(self.state)
         if self._errors:
-            out["errors"] = _with_causes(self._errors)
+            out["errors"] = tuple(self._errors)
             out["errors_left_out"] = self._errors_left_out
         return out
 
 
 def _evolved(error: NetError, **changes: object) -> NetError:
-    import attrs
-
-    return attrs.evolve(error, **changes)  # type: ignore[arg-type]  # fields of NetError
+    return evolve(error, **changes)  # type: ignore[arg-type]  # fields of NetError
 
 
 def _phase(file: str) -> str | None:
@@ -338,22 +337,3 @@ def _phase(file: str) -> str | None:
     if "transport" in file or "proxy" in file or "net_ib" in file:
         return "transport"
     return None
-
-
-def _with_causes(errors: list[NetError]) -> tuple[NetError, ...]:
-    """The first fault that is no follow-up by nature is the cause, and so are its equals."""
-    cause = next((e for e in errors if not _follows(e)), None)
-    out: list[NetError] = []
-    for error in errors:
-        is_cause: bool | None = None
-        if _follows(error):
-            is_cause = False
-        elif cause is not None and error.kind == cause.kind:
-            is_cause = True
-        out.append(_evolved(error, root_cause=is_cause))
-    return tuple(out)
-
-
-def _follows(error: NetError) -> bool:
-    """Follow-ups name a victim; a flushed work request (status 5) is one as well."""
-    return error.kind in FOLLOW_UPS or (error.kind == "completion_error" and error.status == 5)

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from gpufabric._frozen import FrozenDict
+from gpufabric.net._bench_json import version_text
 from gpufabric.net._bench_math import (
     COLLECTIVES,
     average_matches,
@@ -95,6 +96,7 @@ class NcclTestsReader:
 
     def __init__(self) -> None:
         self._streams: dict[str | None, _Stream] = {}
+        self._last: _Stream | None = None
         self._tables: list[_Table] = []
         self._parameters: dict[str, str] = {}
         self._devices: list[Device] = []
@@ -165,7 +167,7 @@ class NcclTestsReader:
         bare = text.lstrip("# ")
         if text[:1].isdigit():
             words = text.split()
-            stream = self._streams.get(line.prefix)
+            stream = self._streams.get(line.prefix) or self._last
             layout = stream.table.layout if stream and stream.table else None
             if layout is None and layout_of_row(words) is None:
                 return False
@@ -204,12 +206,18 @@ class NcclTestsReader:
 
     # -- lines -----------------------------------------------------------------------------
 
-    def _stream(self, prefix: str | None) -> _Stream:
-        stream = self._streams.get(prefix)
+    def _stream(self, prefix: str | None, *, new: bool = False) -> _Stream:
+        """The process that a line is of: the one with that tag, else the one that spoke last.
+
+        Terminals and viewers number lines, so a tag need not name a process; only the first
+        line of a run opens a stream of its own.
+        """
+        stream = self._streams.get(prefix) or (None if new else self._last)
         if stream is None:
             if len(self._streams) >= _MAX_STREAMS:
                 prefix = None
             stream = self._streams.setdefault(prefix, _Stream())
+        self._last = stream
         return stream
 
     def _comment(self, text: str, line: Line, *, bare: bool = False) -> bool:
@@ -234,7 +242,7 @@ class NcclTestsReader:
             # A lone "#" is nccl-tests' only while a run is open or just ended.
             return self.seen
         if text.startswith("Collective test starting"):
-            stream = self._stream(line.prefix)
+            stream = self._stream(line.prefix, new=True)
             self._start_run(stream)
             match = _COLLECTIVE.search(text)
             stream.named = match[1] if match else None
@@ -246,7 +254,7 @@ class NcclTestsReader:
             self._tests_version = self._tests_version or version[1]
             library = _LIBRARY_INT.search(text)
             if library and self._nccl_version is None:
-                self._nccl_version = _version_text(int(library[1]))
+                self._nccl_version = version_text(int(library[1]))
             if text.startswith("rccl"):
                 self._library = "rccl"
             return True
@@ -271,7 +279,7 @@ class NcclTestsReader:
         if "nGpus" not in found and "minBytes" not in found:
             return False
         self._headers += 1
-        stream = self._stream(line.prefix)
+        stream = self._stream(line.prefix, new=True)
         if stream.table is not None or stream.devices:
             # "Collective test starting" of the same run stands just above; it has no rows yet.
             named, commands = stream.named, stream.commands
@@ -336,7 +344,7 @@ class NcclTestsReader:
 
     def _row(self, text: str, line: Line) -> bool:
         words = text.split()
-        stream = self._streams.get(line.prefix)
+        stream = self._streams.get(line.prefix) or self._last
         table = stream.table if stream else None
         layout = table.layout if table else None
         if stream and layout and stream.half_row:
@@ -618,12 +626,3 @@ def node_count(devices: tuple[Device, ...]) -> tuple[int | None, int | None]:
 
 def _int(text: str | None) -> int | None:
     return int(text[:18]) if text and text.isdigit() else None
-
-
-def _version_text(number: int) -> str | None:
-    """22807 is 2.28.7; before 2.9 the integer was major*1000 + minor*100 + patch."""
-    if number >= 10_000:
-        return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
-    if number >= 1_000:
-        return f"{number // 1_000}.{number // 100 % 10}.{number % 100}"
-    return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
 
 import attrs
 
+from gpufabric.net._causes import with_causes
 from gpufabric.net._lines import Line, Reader, clean
 from gpufabric.net._source import Source, Text
 from gpufabric.net.nccl_log import NcclLogReader
@@ -228,7 +229,7 @@ class _Reading:
         return NetReport(
             kind=self._kind(kinds, parts),
             kinds=kinds,
-            errors=tuple(errors[:_MAX_ERRORS]),
+            errors=with_causes(errors[:_MAX_ERRORS]),
             errors_left_out=errors_left_out + max(0, len(errors) - _MAX_ERRORS),
             traceback=self._traceback,
             unread=tuple(sorted(unread, key=lambda u: u.lineno)[:_KEEP]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from gpufabric._frozen import FrozenDict, field, frozen
+from gpufabric._frozen import FrozenDict, frozen
 
 _NO_STR_MAP: FrozenDict[str, str] = FrozenDict()
 
@@ -298,7 +298,7 @@ class NetError:
     seq: int | None = None
     numel: int | None = None
     timeout_ms: int | None = None
-    pg: str | None = None
+    pg: int | None = None
     time: str | None = None
     count: int = 1
     root_cause: bool | None = None
@@ -312,7 +312,8 @@ class RankState:
     """Where one rank of a process group stood when its watchdog spoke."""
 
     rank: int
-    pg: str | None = None
+    pg: int | None = None
+    pg_name: str | None = None
     last_enqueued: int | None = None
     last_completed: int | None = None
     timed_out: bool = False
@@ -326,8 +327,7 @@ class FlightEntry:
     seq: int | None
     op: str | None
     state: str | None
-    pg: str | None = None
-    rank: int | None = None
+    pg: int | None = None
     numel: int | None = None
     timeout_ms: int | None = None
 
@@ -336,7 +336,8 @@ class FlightEntry:
 class TorchLog:
     """What torch.distributed said about its process groups."""
 
-    pg: str | None = None
+    pg: int | None = None
+    pg_name: str | None = None
     rank: int | None = None
     last_enqueued: int | None = None
     last_completed: int | None = None
@@ -418,7 +419,7 @@ class InspectorOp:
     count: int
     n_ranks: int | None = None
     n_nodes: int | None = None
-    busbw_mean: float | None = field(default=None)
+    busbw_mean: float | None = None
     busbw_min: float | None = None
     busbw_max: float | None = None
     time_us_mean: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Final, cast
@@ -170,6 +171,8 @@ def plain(value: object) -> object:
     """The value in the types JSON has."""
     if isinstance(value, Enum):
         return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no word for it, and it measures nothing
     if isinstance(value, Mapping):
         items = cast("Mapping[object, object]", value)
         return {str(key): plain(item) for key, item in items.items()}
