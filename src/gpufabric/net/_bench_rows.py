@@ -89,7 +89,7 @@ def layout_of_row(words: list[str]) -> Layout | None:
     if n_left == 5:
         redop, root = 3, 4
     elif n_left == 4:
-        redop, root = (None, 3) if words[3].lstrip("-").isdigit() else (3, None)
+        redop, root = (None, 3) if words[3].lstrip("-").isdecimal() else (3, None)
     wrongs = (words[n_left + 3], words[n_left + 7])
     return Layout(
         n_words=len(words),
@@ -117,7 +117,7 @@ def is_row_start(words: list[str], layout: Layout) -> bool:
     """Whether these are the first words of a row whose rest is missing."""
     if not 3 <= len(words) < layout.n_words or layout.dtype is None:
         return False
-    if not (words[0].isdigit() and words[1].isdigit()):
+    if not (words[0].isdecimal() and words[1].isdecimal()):
         return False
     if len(words) > layout.dtype and not _TYPE.match(words[layout.dtype]):
         return False

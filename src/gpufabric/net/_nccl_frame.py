@@ -46,7 +46,7 @@ class Who:
 def who_of(head: str, lineno: int) -> Who:
     """Takes the part of a line in front of "NCCL INFO" apart."""
     left = None
-    torn = _TORN_ROW.match(head) if head[:1].isspace() or head[:1].isdigit() else None
+    torn = _TORN_ROW.match(head) if head[:1].isspace() or head[:1].isdecimal() else None
     if torn and _FRAME.search(head, torn.end()):
         left, head = torn[1], head[torn.end() :]
         half = _TORN_HALF.match(head)

@@ -204,7 +204,7 @@ def error_of(fault: Fault, who: Who, lineno: int, text: str) -> NetError:
     numbers = {
         name: int(value)
         for name in _TYPED
-        if (value := fault.fields.get(name, "")).isdigit() and len(value) < 19
+        if (value := fault.fields.get(name, "")).isdecimal() and len(value) < 19
     }
     words = {name: fault.fields[name].strip() for name in _NAMED if name in fault.fields}
     rest = {
@@ -215,7 +215,7 @@ def error_of(fault: Fault, who: Who, lineno: int, text: str) -> NetError:
     rank = numbers.get("rank")
     second = fault.fields.get("rank2", "")
     ranks = [rank] if rank is not None else []
-    if second.isdigit():
+    if second.isdecimal():
         ranks.append(int(second[:9]))
     return NetError(
         kind=fault.kind,

@@ -122,7 +122,7 @@ class NcclTestsReader:
         if not stripped:
             return False
         first = stripped[0]
-        if first.isdigit():
+        if first.isdecimal():
             return self._row(stripped, line)
         if first == "#":
             taken = self._comment(stripped[1:].lstrip(), line)
@@ -165,7 +165,7 @@ class NcclTestsReader:
         """
         text = line.text.strip()
         bare = text.lstrip("# ")
-        if text[:1].isdigit():
+        if text[:1].isdecimal():
             words = text.split()
             stream = self._streams.get(line.prefix) or self._last
             layout = stream.table.layout if stream and stream.table else None
@@ -175,7 +175,7 @@ class NcclTestsReader:
                 return self.feed(line)
         elif bare.startswith("Avg bus"):
             match = _AVERAGE.match(text)
-            if match and (match[2] or sum(c.isdigit() for c in match[1].lstrip("0.")) >= 6):
+            if match and (match[2] or sum(c.isdecimal() for c in match[1].lstrip("0.")) >= 6):
                 return self.feed(line)
         elif bare.startswith("Out of bounds"):
             if text.endswith(("OK", "FAILED")):
@@ -625,4 +625,4 @@ def node_count(devices: tuple[Device, ...]) -> tuple[int | None, int | None]:
 
 
 def _int(text: str | None) -> int | None:
-    return int(text[:18]) if text and text.isdigit() else None
+    return int(text[:18]) if text and text.isdecimal() else None

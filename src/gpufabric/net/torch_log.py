@@ -296,7 +296,7 @@ def _time(line: Line) -> str | None:
 
 
 def _int(text: str | None) -> int | None:
-    return int(text[:18]) if text and text.isdigit() else None
+    return int(text[:18]) if text and text.isdecimal() else None
 
 
 def _flight(entry: dict[str, object]) -> FlightEntry:
