@@ -79,8 +79,14 @@ class DeviceTable:
         self._details: dict[str, dict[str, dict[str, object]]] = {}
         self._netdev_down: dict[str, None] = {}
         self._values: dict[str, object] = {}
+        self._values_at: dict[str, int] = {}
         self._listed: bool = False
+        self._at = 0
         self.left_out = 0
+
+    def at(self, lineno: int) -> None:
+        """Says at which line of the text the following facts stand."""
+        self._at = lineno
 
     def device(
         self, tool: str, name: str, *, host: str | None = None, port: int | None = None
@@ -98,6 +104,7 @@ class DeviceTable:
             self.left_out += 1
             return ""
         facts = self._hcas.setdefault(key, {})
+        facts.setdefault("lineno", self._at)
         if host:
             facts.setdefault("host", host)
         return key
@@ -110,7 +117,10 @@ class DeviceTable:
     def set(self, key: str, **facts: object) -> None:
         """Writes what a tool tells of a device; None tells nothing."""
         if key in self._hcas:
-            self._hcas[key].update({name: fact for name, fact in facts.items() if fact is not None})
+            told = {name: fact for name, fact in facts.items() if fact is not None}
+            if "state" in told and self._hcas[key].get("state") is None:
+                told["lineno"] = self._at
+            self._hcas[key].update(told)
 
     def gid(self, key: str, index: int, **facts: object) -> None:
         """Writes into one entry of a GID table."""
@@ -123,11 +133,13 @@ class DeviceTable:
         """Keeps a fact of something else than an HCA: an interface, a PCI device, a module."""
         found = self._details.setdefault(group, {})
         if name in found or len(found) < MAX_DEVICES:
-            found.setdefault(name, {})[fact] = value
+            found.setdefault(name, {"lineno": self._at})[fact] = value
 
     def counter(self, owner: str, name: str, value: int) -> None:
         """Keeps one counter of a device (by HCA or interface name)."""
         if self._n_counters < MAX_COUNTERS:
+            if owner not in self._counters:
+                self.detail("counters_at", owner, "lineno", self._at)
             counters = self._counters.setdefault(owner, {})
             self._n_counters += name not in counters
             counters[name] = value
@@ -142,6 +154,7 @@ class DeviceTable:
     def value(self, name: str, value: object) -> None:
         """Keeps a fact of the machine: a module, a limit, a setting."""
         self._values[name] = value
+        self._values_at[name] = self._at
 
     def values(self, name: str) -> object:
         """A fact kept before, or None."""
@@ -164,7 +177,8 @@ class DeviceTable:
         )
 
     def _frozen_details(self) -> dict[str, object]:
-        return {
+        at = {"values_at": FrozenDict(self._values_at)} if self._values_at else {}
+        return at | {
             group: FrozenDict({name: FrozenDict(facts) for name, facts in found.items()})
             for group, found in self._details.items()
         }
@@ -201,6 +215,7 @@ class DeviceReader:
 
     def feed(self, line: Line, /) -> bool:
         """Takes the line if it is of this format."""
+        self.table.at(line.lineno)
         taken = self.take(line)
         self.consumed += taken
         return taken

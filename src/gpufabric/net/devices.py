@@ -17,6 +17,7 @@ from gpufabric.net._devices_net import (
     ShowGids,
 )
 from gpufabric.net._devices_verbs import Ibstat, IbvDevinfo
+from gpufabric.net.launcher import Launcher
 from gpufabric.net.records import Devices, HcaState
 from gpufabric.net.sysfs import HostFacts, SysfsText
 
@@ -37,7 +38,10 @@ __all__ = [
 
 
 def device_readers() -> tuple[DeviceReader, ...]:
-    """A fresh reader of each device format, all writing into one table."""
+    """A fresh reader of each device format, all writing into one table.
+
+    The launcher's is last: it looks at what no other reader took, and takes nothing itself.
+    """
     table = DeviceTable()
     return (
         Ibstat(table),
@@ -49,6 +53,7 @@ def device_readers() -> tuple[DeviceReader, ...]:
         EthtoolStatistics(table),
         SysfsText(table),
         HostFacts(table),
+        Launcher(table),
     )
 
 

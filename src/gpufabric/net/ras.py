@@ -67,13 +67,16 @@ class RasText:
         self._totals: tuple[int | None, int | None, int | None] = (None, None, None)
         self._comm = ""
         self._mismatches: list[dict[str, object]] = []
+        self._before: list[tuple[object, ...]] = []
         self._lists: dict[str, list[FrozenDict[str, object]]] = {}
         self._missing_from = "missing"
         self._reports = 0
+        self._at = 0
 
     def feed(self, line: Line, /) -> bool:
         """Takes the lines from the version to the last warning."""
         text = line.text
+        self._at = line.lineno
         if "compiled with CUDA" in text and (found := _VERSION.match(text)):
             self._begin()
             self._facts |= {"nccl_version": found[1], "cuda_build": found[2]}
@@ -101,6 +104,9 @@ class RasText:
             return {}
         values = dict(self._facts)
         values |= {name: tuple(items) for name, items in self._lists.items()}
+        if self._mismatches and self._before:
+            # The same counts in two queries: the ranks do not move.
+            values["unchanged"] = any(_told(each) in self._before for each in self._mismatches)
         if len(self._mismatches) > 1:
             values["mismatches"] = tuple(_frozen(each) for each in self._mismatches)
         gpus, processes, nodes = self._totals
@@ -121,10 +127,11 @@ class RasText:
         self._reports += 1
         self._open, self._section, self._comm = True, "", ""
         self._totals = (None, None, None)
+        self._before = [_told(each) for each in self._mismatches]
         self._groups, self._mismatches = [], []
         events = self._lists.pop("events", None)
         self._lists = {"events": events} if events else {}
-        self._facts = {"reports": self._reports}
+        self._facts = {"reports": self._reports, "lineno": self._at}
 
     def _event(self, text: str) -> bool:
         found = _EVENT.match(text)
@@ -245,6 +252,7 @@ class RasText:
                         "counts": {},
                         "statuses": {},
                         "outlier_ranks": [],
+                        "lineno": self._at,
                     }
                 )
             return True
@@ -273,6 +281,11 @@ def _count(mismatch: dict[str, object], found: re.Match[str], ranks: int) -> Non
     else:
         operation = "0" if found["none"] else found["op"]
         cast("dict[str, int]", mismatch["counts"])[operation] = ranks
+
+
+def _told(mismatch: dict[str, object]) -> tuple[object, ...]:
+    """What of a mismatch shows whether ranks moved."""
+    return (mismatch["comm"], mismatch["op"], str(mismatch["counts"]))
 
 
 def _telling(mismatches: list[dict[str, object]]) -> dict[str, object]:

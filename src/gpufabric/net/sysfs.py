@@ -73,7 +73,7 @@ class SysfsText(DeviceReader):
     def take(self, line: Line, /) -> bool:
         """Takes lines that name a file of sysfs, and the value line after a bare name."""
         text = line.text
-        if "sys/" not in text:
+        if "sys/" not in text or text.startswith("ls:"):
             path, self._path = self._path, None
             if path is None or not text.strip():
                 return False
@@ -98,6 +98,8 @@ class SysfsFacts:
     def file(self, path: str, value: str, host: str | None = None) -> bool:
         """Takes one file; False where it is not one that is read here."""
         path = str(PurePosixPath(path))[:512]
+        if "No such file" in value and "memory_peers" in path:
+            self._table.value("memory_peers_missing", True)
         if "No such file" in value or "Invalid argument" in value or "Permission denied" in value:
             return True
         if (found := _IB.search(path)) is not None:
@@ -240,7 +242,7 @@ class HostFacts(DeviceReader):
         if words and words[0] in _MODULES and (found := _LSMOD.match(text)) is not None:
             self.table.detail("modules", found["name"], "used", int(found["used"]))
             return True
-        return _LSMOD_HEADER.match(text) is not None if text.startswith("Module") else False
+        return text.startswith("Module") and _LSMOD_HEADER.match(text) is not None
 
 
 def _memlock(table: DeviceTable, text: str) -> bool:
@@ -282,6 +284,13 @@ def _iommu(table: DeviceTable, text: str) -> bool:
     return True
 
 
+def _peers(table: DeviceTable, text: str) -> bool:
+    if "No such file" not in text:
+        return False
+    table.value("memory_peers_missing", True)
+    return True
+
+
 def _conf(table: DeviceTable, text: str) -> bool:
     found = _CONF.search(text)
     if found is None or "No such file" in found["rest"]:
@@ -296,6 +305,7 @@ _HOST_FACTS: Final[dict[str, Callable[[DeviceTable, str], bool]]] = {
     "ACSCtl": _acs,
     "BOOT_IMAGE": _iommu,
     "nccl.conf": _conf,
+    "memory_peers": _peers,
 }
 
 
