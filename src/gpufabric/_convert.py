@@ -6,11 +6,12 @@ carries `schema` and leaves out what has its default.
 
 import datetime as dt
 import difflib
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import attrs
@@ -138,9 +139,11 @@ def _converter() -> "Converter":
     from cattrs import Converter
 
     converter = Converter()
+    # By identity: a hook registered for a class would take its subclasses too, enums for one.
     for kind in (str, int, float, bool):
-        converter.register_structure_hook(kind, _strict(kind))
-    converter.register_structure_hook(dt.date, _date)
+        converter.register_structure_hook_func(partial(operator.is_, kind), _strict(kind))
+    converter.register_structure_hook_func(partial(operator.is_, dt.date), _date)
+    converter.register_structure_hook_func(partial(operator.is_, dt.datetime), _datetime)
     converter.register_structure_hook_func(lambda t: t is object, lambda value, _: freeze(value))
     converter.register_structure_hook_factory(_is_enum, _enum_hook)
     converter.register_structure_hook_factory(
@@ -205,8 +208,19 @@ def _strict(kind: type) -> Callable[[object, object], object]:
     return structure
 
 
+def _datetime(value: object, _: object) -> dt.datetime:
+    if isinstance(value, dt.datetime):
+        return value
+    if isinstance(value, str):
+        try:
+            return dt.datetime.fromisoformat(value)
+        except ValueError:
+            pass
+    raise SpecError(f"expected a time such as 2026-11-30T12:00:00+00:00, found {_kind(value)}")
+
+
 def _date(value: object, _: object) -> dt.date:
-    if isinstance(value, dt.date):
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
         return value
     if isinstance(value, str):
         try:
