@@ -24,7 +24,8 @@ _YAML = re.compile(
 _NAME_ONLY = re.compile(r"\s-x\s+(?P<name>NCCL_[A-Z0-9_]{1,60})(?=\s|$)")
 _ENDED = re.compile(
     r"DUE TO TIME LIMIT|CANCELLED AT|exited on signal (?:9|15)|"
-    r"signal (?:9|15) \((?:Killed|Terminated)\)|^\s*Terminated\s*$|^\s*Killed\s*$|^\s*\^C|KeyboardInterrupt|timed? ?out after \d|"
+    r"signal (?:9|15) \((?:Killed|Terminated)\)|^\s*Terminated\s*$|^\s*Killed\s*$|^\s*\^C|"
+    r"KeyboardInterrupt|timed? ?out after \d|"
     r"DeadlineExceeded|activeDeadlineSeconds|timeout: sending signal"
 )
 _NCCL_FRAME: Final = re.compile(r"NCCL (?:INFO|WARN|TRACE)")

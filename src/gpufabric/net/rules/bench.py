@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 from gpufabric.net.diagnosis import Severity
@@ -78,7 +79,7 @@ def _regression(case: Case) -> Iterable[Match]:
     versions = case.log.versions
     if len(versions) < 2:
         return ()
-    for before, after in zip(case.tables, case.tables[1:], strict=False):
+    for before, after in pairwise(case.tables):
         if before.collective != after.collective or before.n_ranks != after.n_ranks:
             continue
         pair = _same_size(before, after)
@@ -99,7 +100,7 @@ def _same_size(one: BenchTable, other: BenchTable) -> tuple[BenchRow, BenchRow] 
 
 def _racks(case: Case) -> Iterable[Match]:
     tables = sorted((t for t in case.tables if t.n_ranks is not None), key=lambda t: t.n_ranks or 0)
-    for small, large in zip(tables, tables[1:], strict=False):
+    for small, large in pairwise(tables):
         if small.collective != large.collective or small.n_ranks == large.n_ranks:
             continue
         pair = _same_size(small, large)
@@ -250,8 +251,8 @@ RULES: Final = (
         severity=Severity.ERROR,
         cause="Every process printed its own header as rank 0: the launcher started single tests"
         " that know nothing of each other.",
-        remedy="Build again: `make clean; make MPI=1 MPI_HOME=<path>`, then one header must name all"
-        " ranks.",
+        remedy="Build again: `make clean; make MPI=1 MPI_HOME=<path>`, then one header must name"
+        " all ranks.",
         sources=(
             "https://github.com/NVIDIA/nccl-tests/issues/27",
             "https://github.com/NVIDIA/nccl-tests/issues/182",
@@ -307,10 +308,10 @@ RULES: Final = (
         id="cliff_above_size",
         title="bandwidth falls above a size",
         severity=Severity.WARNING,
-        cause="Bandwidth is good at middle sizes and a half or less at large ones: congestion, pause"
-        " storms, or a protocol that does not fit.",
-        remedy="Read the port counters during a run with large sizes only (-b 1G); try NCCL_ALGO and"
-        " NCCL_PROTO one by one to see which falls.",
+        cause="Bandwidth is good at middle sizes and a half or less at large ones: congestion,"
+        " pause storms, or a protocol that does not fit.",
+        remedy="Read the port counters during a run with large sizes only (-b 1G); try NCCL_ALGO"
+        " and NCCL_PROTO one by one to see which falls.",
         sources=("https://github.com/NVIDIA/nccl/issues/1453",),
         when=_cliff,
         confidence="inferred",
@@ -336,10 +337,11 @@ RULES: Final = (
         id="per_step_overhead",
         title="the wire is fast, NCCL on it is not",
         severity=Severity.WARNING,
-        cause="One NIC reaches its rate with perftest, and NCCL with GPUDirect a part of it: a fixed"
-        " cost for each piece, from CPU frequency, the proxy's placement, the IOMMU or ordering.",
-        remedy="Set the CPU governor to performance, check affinity, IOMMU and relaxed ordering; as a"
-        " probe try NCCL_P2P_NET_CHUNKSIZE=524288.",
+        cause="One NIC reaches its rate with perftest, and NCCL with GPUDirect a part of it: a"
+        " fixed cost for each piece, from CPU frequency, the proxy's placement, the IOMMU or"
+        " ordering.",
+        remedy="Set the CPU governor to performance, check affinity, IOMMU and relaxed ordering; as"
+        " a probe try NCCL_P2P_NET_CHUNKSIZE=524288.",
         sources=("https://github.com/NVIDIA/nccl/issues/2409",),
         when=_overhead,
         confidence="inferred",
@@ -372,7 +374,8 @@ RULES: Final = (
         id="one_nic_per_gpu_rule",
         title="one GPU of each node takes part",
         severity=Severity.NOTE,
-        cause="A GPU drives its own NIC only, so this run shows one NIC's bandwidth, not the node's.",
+        cause="A GPU drives its own NIC only, so this run shows one NIC's bandwidth, not the"
+        " node's.",
         remedy="Use all GPUs of each node to measure the node's network.",
         sources=(
             "https://github.com/NVIDIA/nccl/issues/1357",

@@ -293,7 +293,7 @@ def evidence_of(found: Iterable[Mark | NetError | Connection]) -> tuple[Evidence
 
 
 def version_of(text: str | None) -> tuple[int, ...] | None:
-    """ "2.22.3" as (2, 22, 3)."""
+    """The version "2.22.3" as (2, 22, 3)."""
     found = re.match(r"\d+(?:\.\d+)*", text or "")
     return tuple(int(part[:6]) for part in found[0].split(".")) if found else None
 

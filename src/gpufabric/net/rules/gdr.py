@@ -18,22 +18,25 @@ _NO_RDMA_PLATFORM: Final = re.compile(r"p3dn|g4dn|g5\.|g6\.|g6e\.|trn|inf")
 
 def gdr_is_off(case: Case) -> tuple[Evidence, ...]:
     """The lines that show data going through host memory where it need not; empty if none."""
-    if not case.gdr_could_be or case.crosses_nodes is False or case.tcp_is_meant:
-        return ()
-    if case.promise is not None and case.promise.gpudirect is False:
-        return ()
-    if any(network.startswith(("FasTrak", "GPUDirectTCPX")) for network in case.networks):
+    if _needs_none(case):
         return ()
     if case.rdma_connections:
         return _staged(case)
-    if case.networks and not case.uses_rdma:
-        return ()
-    by_hca = case.log.gdr_by_hca or {}
-    if by_hca and not any(by_hca.values()):
-        return evidence_of(case.marks("gdr_hca_disabled"))
-    if not by_hca and case.log.ring_gdr is False and case.uses_rdma and (case.n_nodes or 0) > 1:
+    by_hca = dict(case.log.gdr_by_hca or {})
+    if by_hca:
+        return () if any(by_hca.values()) else evidence_of(case.marks("gdr_hca_disabled"))
+    if case.log.ring_gdr is False and case.uses_rdma and (case.n_nodes or 0) > 1:
         return (Evidence(0, "Connected all rings, use ring PXN ... GDR 0"),)
     return ()
+
+
+def _needs_none(case: Case) -> bool:
+    """Whether GPUDirect RDMA is not to be had, or not to be seen, here."""
+    own = any(network.startswith(("FasTrak", "GPUDirectTCPX")) for network in case.networks)
+    refused = case.promise is not None and case.promise.gpudirect is False
+    sockets = bool(case.networks) and not case.uses_rdma
+    single = case.crosses_nodes is False
+    return not case.gdr_could_be or single or case.tcp_is_meant or refused or own or sockets
 
 
 def _staged(case: Case) -> tuple[Evidence, ...]:

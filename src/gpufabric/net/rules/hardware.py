@@ -240,8 +240,8 @@ RULES: Final = (
         severity=Severity.CRITICAL,
         cause="The GPU driver or DCGM reports a fault of a GPU, an NVLink or an NVSwitch; the"
         " job's network errors follow from it.",
-        remedy="Take the node out, run `nvidia-smi -q -d PAGE_RETIREMENT,ECC` and `dcgmi diag -r 3`,"
-        " reset or reboot, and replace the part if it comes back.",
+        remedy="Take the node out, run `nvidia-smi -q -d PAGE_RETIREMENT,ECC` and `dcgmi diag -r"
+        " 3`, reset or reboot, and replace the part if it comes back.",
         sources=(
             "https://docs.nvidia.com/deploy/xid-errors/",
             "https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/dcgm-diagnostics.html",
@@ -299,8 +299,8 @@ RULES: Final = (
         id="roce_packet_loss",
         title="the RoCE network drops packets",
         severity=Severity.ERROR,
-        cause="Packets arrive out of order, or acknowledgements do not arrive: PFC/ECN is not set up"
-        " end to end, the traffic is in the wrong class, or a link is bad.",
+        cause="Packets arrive out of order, or acknowledgements do not arrive: PFC/ECN is not set"
+        " up end to end, the traffic is in the wrong class, or a link is bad.",
         remedy="Read the counters twice, ten seconds apart, during a run; set NCCL_IB_TC to the"
         " lossless class; check PFC and ECN on NICs and all switches.",
         sources=(

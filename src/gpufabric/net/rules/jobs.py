@@ -1,8 +1,7 @@
-"""Rules: bootstrap, shared memory, versions, environment, hangs: the job rather than the network."""
+"""Rules: bootstrap, versions, environment and waiting: the job rather than the network."""
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import re
 from collections.abc import Iterable
@@ -10,7 +9,6 @@ from typing import Final
 
 from gpufabric.net.diagnosis import Severity
 from gpufabric.net.records import Evidence, HostView, NetError
-from gpufabric.net.rules._names import KNOWN, OTHERS
 from gpufabric.net.rules.case import Case, evidence_of
 from gpufabric.net.rules.rule import Match, Rule, fires
 
@@ -29,11 +27,9 @@ _MUST_AGREE: Final = re.compile(
     r"|P2P_\w+|SHM_DISABLE|CROSS_NIC|PXN_DISABLE|CUMEM_ENABLE|NVLS_ENABLE|COLLNET_ENABLE"
     r"|MNNVL_ENABLE|IB_SPLIT_DATA_ON_QPS|IB_QPS_PER_CONNECTION|NET_SHARED_BUFFERS|LL\w*)"
 )
-_IMAGES_OWN: Final = frozenset({"NCCL_VERSION", "NCCL_HOME", "NCCL_ROOT", "NCCL_DIR", "NCCL_LIB"})
 _SOURCES_TROUBLE: Final = (
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 )
-_ENV_GUIDE: Final = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 
 def _connects(case: Case) -> tuple[NetError, ...]:
@@ -92,28 +88,6 @@ def _follow_up(case: Case) -> Iterable[Match]:
     return fires(*evidence_of(followers)) if followers else ()
 
 
-def _shm(case: Case) -> Iterable[Match]:
-    full = [
-        e
-        for e in case.errors("shm_extend_failed", "shm_create_failed", "shm_attach_failed")
-        if e.errno in {None, 12, 28} and not (e.kind == "shm_attach_failed" and e.errno is None)
-    ]
-    if full:
-        return fires(*evidence_of(full))
-    size = case.fact("shm_bytes")
-    if isinstance(size, int) and size <= 64 * 2**20:
-        line = case.fact_evidence("shm_bytes", f"/dev/shm: {size} bytes")
-        return fires(line, severity=Severity.WARNING)
-    return ()
-
-
-def _ipc(case: Case) -> Iterable[Match]:
-    gone = [e for e in case.errors("shm_attach_failed") if e.errno == 2]
-    texts = ("abstract socket", "ncclIpcSocket", "UDS socket", "cuMemImportFromShareableHandle")
-    marks = [m for m in case.marks("unknown_warning") if any(t in m.first.text for t in texts)]
-    return fires(*evidence_of([*gone, *marks])) if gone or marks else ()
-
-
 def _versions(case: Case) -> Iterable[Match]:
     errors = case.errors("version_mismatch", "bad_address")
     if errors:
@@ -132,7 +106,7 @@ def _hca_sets(case: Case) -> Iterable[Match]:
     if errors:
         return fires(*evidence_of(errors))
     sets = {host.host: _hca_set(host) for host in case.log.hosts if host.hcas}
-    if len({found for found in sets.values()}) < 2:
+    if len(set(sets.values())) < 2:
         return ()
     told = [f"{host}: {len(found)}" for host, found in list(sets.items())[:6]]
     lines = [
@@ -179,55 +153,6 @@ def _duplicate(case: Case) -> Iterable[Match]:
     return fires(*evidence_of(errors)) if errors else ()
 
 
-def _p2p(case: Case) -> Iterable[Match]:
-    if not case.gdr_could_be:
-        return ()  # GeForce-class GPUs have no P2P to lose
-    names = [n for n in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if case.env.get(n) == "1"]
-    return fires(*map(case.env_evidence, names), about=" and ".join(names)) if names else ()
-
-
-def _misspelled(case: Case) -> Iterable[Match]:
-    found: list[Evidence] = []
-    told: list[str] = []
-    for name in case.launch_env:
-        if name in KNOWN or name in _IMAGES_OWN or name.startswith(OTHERS):
-            continue
-        if not name.startswith("NCCL_"):
-            continue
-        close = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.8)
-        if close and _distance(name, close[0]) <= 2:
-            found.append(case.env_evidence(name))
-            told.append(f"{name} should be {close[0]}")
-    return fires(*found, about="; ".join(told)) if found else ()
-
-
-def _distance(one: str, other: str) -> int:
-    """Letters to add, drop or change (Levenshtein)."""
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        before, row[0] = row[0], i
-        for j, another in enumerate(other, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != another))
-    return row[-1]
-
-
-def _conf(case: Case) -> Iterable[Match]:
-    files = case.detail("nccl_conf")
-    if files:
-        lines = [
-            Evidence(at if isinstance(at := facts.get("lineno"), int) else 0, path)
-            for path, facts in files.items()
-        ]
-        return fires(*lines, about=", ".join(files))
-    return fires(case.env_evidence("NCCL_CONF_FILE")) if "NCCL_CONF_FILE" in case.env else ()
-
-
-def _gpu_too_new(case: Case) -> Iterable[Match]:
-    errors = list(case.errors("shared_memory_limit"))
-    errors += [e for e in case.errors("cuda_failure") if "no kernel image" in (e.text or "")]
-    return fires(*evidence_of(errors)) if errors else ()
-
-
 def _watchdog(case: Case) -> Iterable[Match]:
     errors = case.errors("watchdog_timeout", "watchdog_stuck")
     if not errors:
@@ -264,10 +189,11 @@ RULES: Final = (
         id="version_mismatch",
         title="the ranks run different NCCL versions",
         severity=Severity.CRITICAL,
-        cause="Processes of one job loaded different NCCL libraries: images differ, LD_PRELOAD, or a"
-        " pip wheel next to the system's library.",
+        cause="Processes of one job loaded different NCCL libraries: images differ, LD_PRELOAD, or"
+        " a pip wheel next to the system's library.",
         remedy="Run one image on all nodes; in the process, `python -c 'import torch;"
-        " print(torch.cuda.nccl.version())'` and `grep nccl /proc/<pid>/maps` show what was loaded.",
+        " print(torch.cuda.nccl.version())'` and `grep nccl /proc/<pid>/maps` show what was"
+        " loaded.",
         sources=("https://github.com/NVIDIA/nccl/issues/1267",),
         when=_versions,
     ),
@@ -301,38 +227,11 @@ RULES: Final = (
         explained_by=frozenset({"loopback_interface", "gpu_fault"}),
     ),
     Rule(
-        id="shm_too_small",
-        title="/dev/shm is too small",
-        severity=Severity.CRITICAL,
-        cause="NCCL's shared-memory segments do not fit into /dev/shm; containers get 64 MiB unless"
-        " told otherwise.",
-        remedy="Give the container more: `docker run --shm-size=16g` or `--ipc=host`; on Kubernetes"
-        " mount an emptyDir with `medium: Memory` at /dev/shm. NCCL 2.24 and later can do without"
-        " (NCCL_CUMEM_HOST_ENABLE=1).",
-        sources=(
-            "https://github.com/NVIDIA/nccl-tests/issues/166",
-            "https://github.com/NVIDIA/nccl/issues/290",
-            "https://github.com/NVIDIA/nccl/issues/342",
-        ),
-        when=_shm,
-    ),
-    Rule(
-        id="ipc_namespace",
-        title="containers of one node cannot share memory handles",
-        severity=Severity.WARNING,
-        cause="Processes on one machine are in different IPC or network namespaces, so shared memory"
-        " and abstract sockets of one are not visible to the other.",
-        remedy="Run all ranks of a node in one pod, or set hostIPC and hostPID; try"
-        " NCCL_IPC_USE_ABSTRACT_SOCKET=0 with a shared /tmp.",
-        sources=(_ENV_GUIDE, "https://github.com/NVIDIA/nccl/issues/2379"),
-        when=_ipc,
-    ),
-    Rule(
         id="hca_sets_differ",
         title="the nodes see different NICs",
         severity=Severity.CRITICAL,
-        cause="Ranks found different numbers or kinds of RDMA devices: a device plugin or cgroup lets"
-        " fewer through on one node, or a card is missing.",
+        cause="Ranks found different numbers or kinds of RDMA devices: a device plugin or cgroup"
+        " lets fewer through on one node, or a card is missing.",
         remedy="Compare the `NET/IB : Using` lines by host and give every pod the same devices;"
         " leave NCCL_IGNORE_NET_MISMATCH unset, so that NCCL fails early.",
         sources=("https://github.com/NVIDIA/nccl/issues/2428",),
@@ -361,8 +260,8 @@ RULES: Final = (
         severity=Severity.ERROR,
         cause="Sizes do not match though all ranks run the same code and settings. A NIC whose"
         " firmware forces relaxed ordering of PCIe writes gives that.",
-        remedy="Run `mlxconfig -d <device> q PCI_WR_ORDERING`; if it says force_relax, `mlxconfig -d"
-        " <device> set PCI_WR_ORDERING=per_mkey` and reboot.",
+        remedy="Run `mlxconfig -d <device> q PCI_WR_ORDERING`; if it says force_relax, `mlxconfig"
+        " -d <device> set PCI_WR_ORDERING=per_mkey` and reboot.",
         sources=(
             "https://github.com/NVIDIA/nccl/issues/531",
             "https://github.com/NVIDIA/nccl/issues/615",
@@ -385,56 +284,13 @@ RULES: Final = (
         when=_duplicate,
     ),
     Rule(
-        id="nccl_version_lacks_gpu_fix",
-        title="NCCL is too old for this GPU",
-        severity=Severity.ERROR,
-        cause="This NCCL (or the CUDA it was built with) does not know this GPU.",
-        remedy="Use an image with a newer CUDA and NCCL; `nvidia-smi --query-gpu=name,compute_cap"
-        " --format=csv` tells what must be supported.",
-        sources=("https://github.com/NVIDIA/nccl-tests/issues/287",),
-        when=_gpu_too_new,
-    ),
-    Rule(
-        id="p2p_disabled_by_env",
-        title="P2P or shared memory is switched off by a variable",
-        severity=Severity.WARNING,
-        cause="NCCL_P2P_DISABLE or NCCL_SHM_DISABLE is set, often left from a search for another"
-        " fault; traffic inside the node takes a slow way.",
-        remedy="Run `unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE` unless the platform's documents ask"
-        " for them.",
-        sources=(_ENV_GUIDE,),
-        when=_p2p,
-    ),
-    Rule(
-        id="misspelled_variable",
-        title="a variable's name is misspelled",
-        severity=Severity.WARNING,
-        cause="NCCL ignores names that it does not know without a word, so the setting has no"
-        " effect.",
-        remedy="Correct the name, and look for `set by environment` in the log: NCCL prints each"
-        " variable that it takes.",
-        sources=("https://github.com/NVIDIA/nccl-tests/issues/185",),
-        when=_misspelled,
-    ),
-    Rule(
-        id="hidden_conf_file",
-        title="settings come from a file",
-        severity=Severity.NOTE,
-        cause="NCCL also reads /etc/nccl.conf and ~/.nccl.conf (or NCCL_CONF_FILE), which images"
-        " bring along.",
-        remedy="Read it (`cat /etc/nccl.conf`) and remove what does not belong to this machine; the"
-        " environment wins over it.",
-        sources=(_ENV_GUIDE, "https://github.com/luxingcom/aicad-nccl-optimization/issues/1"),
-        when=_conf,
-    ),
-    Rule(
         id="watchdog_timeout",
         title="PyTorch's watchdog gave up waiting",
         severity=Severity.ERROR,
         cause="A collective did not end in time: one rank came late, died or calls another"
         " collective, or the network stands still.",
-        remedy="Find the rank that did not report (it is the likely culprit) and its last lines; set"
-        " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 for the flight"
+        remedy="Find the rank that did not report (it is the likely culprit) and its last lines;"
+        " set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 for the flight"
         " recorder, or ask `ncclras`.",
         sources=(
             "https://github.com/hiyouga/LLaMA-Factory/issues/7396",
@@ -472,10 +328,10 @@ RULES: Final = (
         id="connect_failed",
         title="only follow-ups of an error are seen",
         severity=Severity.NOTE,
-        cause="These lines say that another process or thread ended first; which, and why, is not in"
-        " this text.",
-        remedy="Collect the logs of all ranks (NCCL_DEBUG=WARN, NCCL_DEBUG_FILE=/tmp/nccl.%h.%p) and"
-        " take the earliest WARN.",
+        cause="These lines say that another process or thread ended first; which, and why, is not"
+        " in this text.",
+        remedy="Collect the logs of all ranks (NCCL_DEBUG=WARN, NCCL_DEBUG_FILE=/tmp/nccl.%h.%p)"
+        " and take the earliest WARN.",
         sources=(
             "https://github.com/NVIDIA/nccl/issues/952",
             "https://github.com/NVIDIA/nccl-tests/issues/185",

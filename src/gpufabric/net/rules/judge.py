@@ -113,19 +113,23 @@ def _inconclusive(case: Case, unexplained: tuple[Evidence, ...]) -> Finding:
 
 def _missing(case: Case) -> str:
     """What the text lacks."""
+    if case.tables:
+        return _missing_in_tables(case)
     if not case.report.kinds:
         return "no format that is read here was found"
-    if case.tables and case.report.header.complete is False:
-        return "the benchmark's end is missing: the text was cut, or the run did not end"
-    if case.tables and all(t.rows[-1].size_bytes < _MEASURED_SIZE for t in case.tables):
-        return "only small messages were measured"
-    if case.tables:
-        return "the bandwidth may be right or not for machines that the text does not name"
     if "nccl_tests" in case.report.kinds:
         return "the benchmark printed no results"
-    if case.report.nccl_log is not None:
+    if case.report.nccl_log is not None and case.log.info_lines:
         return "the log has no line about connections (`via NET/...`), which show what is used"
     return "what it lists has no fault, and the use of it is not shown"
+
+
+def _missing_in_tables(case: Case) -> str:
+    if case.report.header.complete is False:
+        return "the benchmark's end is missing: the text was cut, or the run did not end"
+    if all(largest_row(table).size_bytes < _MEASURED_SIZE for table in case.tables):
+        return "only small messages were measured"
+    return "the bandwidth may be right or not for machines that the text does not name"
 
 
 def proven(case: Case) -> bool:

@@ -82,9 +82,9 @@ def _gid_index(case: Case) -> Iterable[Match]:
         return fires(*evidence_of(unroutable[:2]), severity=Severity.WARNING)
     old = case.nccl_version is not None and case.nccl_version[:2] <= (2, 20)
     first = _first_completion(case)
-    if first is not None and first.status == 12 and case.log.link_layer == "RoCE" and old:
-        if forced in {None, "0"}:
-            return fires(first.evidence, about="this NCCL takes index 0 by itself")
+    roce = case.log.link_layer == "RoCE"
+    if first is not None and first.status == 12 and roce and old and forced in {None, "0"}:
+        return fires(first.evidence, about="this NCCL takes index 0 by itself")
     return ()
 
 
@@ -240,8 +240,8 @@ RULES: Final = (
         severity=Severity.CRITICAL,
         cause="There is no RDMA path between the two ends that NCCL tried to join: a GID that does"
         " not reach the peer, rails that are not joined, a VLAN, or no subnet manager.",
-        remedy="Run `ib_write_bw -d <device>` between exactly these two devices; compare `show_gids`"
-        " on both nodes; leave NCCL_IB_GID_INDEX unset with NCCL 2.21 and later.",
+        remedy="Run `ib_write_bw -d <device>` between exactly these two devices; compare"
+        " `show_gids` on both nodes; leave NCCL_IB_GID_INDEX unset with NCCL 2.21 and later.",
         sources=(
             "https://github.com/NVIDIA/nccl-tests/issues/185",
             "https://github.com/NVIDIA/nccl/issues/2013",
@@ -267,8 +267,8 @@ RULES: Final = (
         severity=Severity.CRITICAL,
         cause="NCCL uses a GID of RoCE v1 or a link-local one, which does not reach other subnets:"
         " the index is forced to it, or an older NCCL took index 0.",
-        remedy="Run `show_gids`; with NCCL 2.21 and later `unset NCCL_IB_GID_INDEX`, before that set"
-        " it to the index whose version is v2 and whose GID holds the IPv4 address. Check the"
+        remedy="Run `show_gids`; with NCCL 2.21 and later `unset NCCL_IB_GID_INDEX`, before that"
+        " set it to the index whose version is v2 and whose GID holds the IPv4 address. Check the"
         " variable's spelling: NCCL says nothing about unknown names.",
         sources=(
             "https://github.com/NVIDIA/nccl/issues/426",
@@ -366,8 +366,8 @@ RULES: Final = (
         id="internal_vs_external_plugin",
         title="built-in and external IB plugin in one job",
         severity=Severity.NOTE,
-        cause="Both NCCL's own IB code and the HPC-X plugin show in this text, and something failed:"
-        " they choose GIDs, ordering and merged NICs differently.",
+        cause="Both NCCL's own IB code and the HPC-X plugin show in this text, and something"
+        " failed: they choose GIDs, ordering and merged NICs differently.",
         remedy="Compare the two `NET/IB : Using` lines and use one plugin everywhere:"
         " NCCL_NET_PLUGIN=none for the built-in one.",
         sources=("https://github.com/NVIDIA/nccl/issues/1710",),
