@@ -132,7 +132,7 @@ class Fabric:
         catalog: Iterable[str] = (),
         settings: Settings | None = None,
     ) -> "Fabric":
-        """Gives every cloud as the catalog knows it, or the clouds named: no credentials, no network.
+        """Gives every cloud as the catalog knows it, or the clouds named; offline.
 
         It plans and launches nothing. `catalog` names files of your own that are laid over what
         ships: a new type, a negotiated price, a private cluster. Raises `ConfigError` for an
@@ -409,7 +409,7 @@ class Fabric:
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(again),
             stop=tenacity.stop_after_attempt(_APPLY_TRIES),
-            wait=tenacity.wait_exponential_jitter(initial=0.1, max=5),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
             reraise=True,
         )
         return retrying(backend.apply, plan)

@@ -322,10 +322,10 @@ class LaunchPlan:
         return from_dict(cls, data)
 
     def to_yaml(self) -> str:
-        """The same as `to_dict`, as YAML."""
+        """The same as `to_dict`, as YAML, below a comment with the job's name."""
         from gpufabric._yaml import dump
 
-        return dump({**self.to_dict(), "key": self.key})
+        return f"# {self.name}\n{dump(self.to_dict())}"
 
     @classmethod
     def from_yaml(cls, text: str) -> "LaunchPlan":
@@ -380,8 +380,8 @@ def _plan_lines(plan: LaunchPlan) -> Iterator[str]:
     offer = plan.offer
     yield f"{plan.name}: {offer}"
     if plan.lower_tier:
-        asked = offer.resources.network_tier.value
-        yield f"  LOWER TIER: {asked} was asked, {offer.tier.value} is what there is"
+        asked = max(option.network_tier for option in plan.task.resources.alternatives())
+        yield f"  LOWER TIER: {asked.value} was asked, {offer.tier.value} is what there is"
     yield f"  platform {offer.platform}" + (f", pool {offer.pool}" if offer.pool else "")
     if offer.usd_hour is not None:
         yield (

@@ -102,7 +102,7 @@ def test_import_works_in_a_thread():
     failed = []
     def load():
         try:
-            exec({EVERY_NAME!r})
+            exec({EVERY_NAME!r}, {{}})
         except BaseException as exc:
             failed.append(exc)
     threads = [threading.Thread(target=load) for _ in range(4)]

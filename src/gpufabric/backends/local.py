@@ -63,6 +63,16 @@ class Local:
         if not _writable(str(self._root)):
             raise ConfigError(f"local: {str(self._root)!r} cannot be written in a job's name")
 
+    @classmethod
+    def found(cls, settings: Settings) -> tuple["Local", ...]:
+        """This machine, where it runs Linux."""
+        return (cls(settings=settings),) if sys.platform == "linux" else ()
+
+    @classmethod
+    def from_ref(cls, ref: JobRef, settings: Settings) -> "Local":  # noqa: ARG003  # the ref says all
+        """The backend that finds the job: any instance does, the ref has the folder."""
+        return cls(settings=settings)
+
     @property
     def name(self) -> str:
         """The name that offers and refs carry."""
