@@ -1,11 +1,12 @@
 """Faults: end, pause or cut off any part of the cluster, and heal it again."""
 
+import functools
 import shutil
 
 from . import addons, control, daemons, dress, layout, machine, net, nodes
 from .api import Api
 from .layout import Node
-from .shell import ClusterError, say
+from .shell import ClusterError, say, wait_until
 
 
 def kill(name: str) -> None:
@@ -42,6 +43,13 @@ def mend(node: Node) -> None:
 def crash(node: Node) -> None:
     """Cut a node's power: kubelet, containerd and every container end at once."""
     daemons.kill(f"{node.name}/machine")
+    for name in ("containerd", "kubelet"):
+        program = f"{node.name}/{name}"
+        wait_until(f"{program} has ended", functools.partial(_ended, program), timeout_s=10)
+
+
+def _ended(name: str) -> bool:
+    return daemons.state(name) == "ended"
 
 
 def boot(node: Node) -> None:
