@@ -16,6 +16,8 @@ _SIZE: Final = ("size", "bytes")
 _COUNT: Final = ("count", "N")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)\*?$")
 _TYPE = re.compile(r"[a-z]+[a-z0-9_]*$")
+_MAX_DIGITS: Final = 18
+"""A longer number is no size or count, and may be too large for arithmetic."""
 _NA: Final = frozenset({"N/A", "n/a", "NA"})
 
 
@@ -126,16 +128,18 @@ def is_row_start(words: list[str], layout: Layout) -> bool:
 
 def is_plausible(words: list[str], layout: Layout) -> bool:
     """Whether size / time is the printed algbw in every half: a guessed layout must prove itself."""
+    if len(words[layout.size or 0]) > _MAX_DIGITS:
+        return False
     for time, algbw, _, _ in layout.halves:
         try:
             size, time_us = int(words[layout.size or 0]), float(words[time])
             printed = float(words[algbw or 0])
         except ValueError:
             return words[time] in _NA
-        if time_us <= 0:
+        if not 1e-6 < time_us < 1e15:
             return size == 0
         rounding = half_unit(words[algbw or 0]) + half_unit(words[time]) * size / time_us**2 / 1e3
-        if abs(size / time_us / 1e3 - printed) > 1.01 * rounding + 0.001 * printed:
+        if not abs(size / time_us / 1e3 - printed) <= 1.01 * rounding + 0.001 * printed:
             return False
     return True
 
@@ -153,7 +157,7 @@ def row_of(words: list[str], layout: Layout, lineno: int) -> BenchRow | None:
         return None
     dtype = None if type_at is None else words[type_at]
     redop = None if redop_at is None else words[redop_at]
-    if size < 0 or not _names_fit(dtype, redop):
+    if not 0 <= size < 10**_MAX_DIGITS or not _names_fit(dtype, redop):
         return None
     if layout.milliseconds:
         out_of_place, in_place = _from_milliseconds(out_of_place), _from_milliseconds(in_place)

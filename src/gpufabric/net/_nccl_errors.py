@@ -74,13 +74,13 @@ def _shape(kind: str, hint: str, pattern: str) -> Shape:
 SHAPES: Final = (
     _shape(
         "verbs",
-        "Call to ibv_",
+        "failed",
         r"Call to (?P<call>ibv_\w+) failed(?: with(?: error)?)?(?: (?P<errno0>\d+))?"
         r"(?: (?P<text>[A-Z][^,]*?))?(?: errno (?P<errno>\d+))?"
         r"(?:,? on dev (?P<device>[^\s:,]+):(?P<port>\d+)"
         r"(?:, curr state (?P<state>\w+), next state (?P<next_state>\w+))?"
         r"(?:, local GID index (?P<gid_index>\d+))?"
-        r"(?:, local GID (?P<local_gid>[^\s,]+))?(?:, remote GID (?P<remote_gid>[^\s,]+))?.*)?$",
+        r"(?:, local GID +(?P<local_gid>[^\s,]+))?(?:, *remote GID +(?P<remote_gid>[^\s,]+))?.*)?$",
     ),
     _shape(
         "completion_error",
@@ -115,7 +115,8 @@ SHAPES: Final = (
     _shape(
         "connect",
         "onnect",
-        r"(?:Connect to|connect to|Call to connect(?: to)?|connect)(?: " + _PEER + r")?"
+        r"(?:Connect to|connect to|Call to connect(?: to)?|connect)"
+        r"(?: (?P<peer>[^\s<>]+)(?:<(?P<peer_port>\d+)>)?)?"
         r"(?: failed ?: (?:\w+\()?(?P<text>[A-Z][^(),]*?)\)?(?: \((?P<errno2>\d+)\))?"
         r"| returned (?:(?P<errno>\d+)\()?(?P<text2>[A-Z][^(),]*?)\)?)"
         r"(?P<rest>(?: errno \d+.*|, .*)?)\s*$",
@@ -128,6 +129,18 @@ SHAPES: Final = (
         r"(?: (?:from|to|on socket)(?: " + _PEER + r")?)? ?(?:failed|returned)"
         r"(?: with)?(?: error)? ?:? ?(?:(?P<errno>\d+)\()?(?P<text>[A-Z][^()]*?)\)?(?: \(\d+\))?\s*$",
     ),
+    _shape(
+        "foreign_connection",
+        "magic",
+        r"(?:from " + _PEER + r": )?(?:wrong magic (?P<got>\w+) != (?P<wanted>\w+)|socket magic mismatch)",
+    ),
+    _shape(
+        "verbs_call_failed",
+        "ibv_poll_cq",
+        r"Call to (?P<call>ibv_poll_cq) returned error (?P<errno>\d+)(?: : (?P<text>[A-Z].*?))?\s*$",
+    ),
+    _shape("name_not_resolved", "address info", r"getting address info ?: (?P<text>.+?)\s*$"),
+    _shape("invalid_comm_id", "NCCL_COMM_ID", r"Invalid NCCL_COMM_ID \[?(?P<peer>[^\s\],]+)"),
     _shape("network_type_mismatch", "wrong type", r"wrong type (?P<got>\d+) != (?P<wanted>\d+)"),
     _shape("no_socket_interface", "no socket interface", r"no socket interface found"),
     _shape(

@@ -8,7 +8,8 @@ from typing import Final
 from gpufabric.net._lines import clean
 
 _FRAME = re.compile(
-    r"(?P<host>[^\s:]+):(?P<pid>\d+):(?P<tid>\d+)(?: \[(?P<dev>-?\d+)\])?"
+    r"(?:(?P<label>[\w.-]+) >> )?(?:\[[\d :.-]+\] )?"
+    r"(?P<host>[^\s:/]*):(?P<pid>\d+):(?P<tid>\d+)(?: \[(?P<dev>-?\d+)\])?"
     r"(?: (?P<ms>\d+\.\d+))?"
     r"(?: (?P<file>[\w./~<>-]+):(?P<line>\d+))?(?: \((?P<function>[^)]*)\))?\s*$"
 )
@@ -58,13 +59,15 @@ def who_of(head: str, lineno: int) -> Who:
         who = Who(None)
         who.prefix, who.time, who.left = line.prefix, line.time, left
         return who
-    who = Who(match["host"])
+    # Some frames have lost their host name; a collector's label in front names it then.
+    host = match["host"] or match["label"]
+    who = Who(host)
     who.pid = match["pid"]
-    who.key = f"{match['host']}:{match['pid']}:{match['tid']}"
+    who.key = f"{host}:{match['pid']}:{match['tid']}"
     who.dev = int(match["dev"][:9]) if match["dev"] else None
     who.file = match["file"]
     who.prefix = line.prefix
-    own = _OWN_TIME.search(line.text, 0, match.start())
+    own = _OWN_TIME.search(line.text, 0, match.start("host"))
     who.time = own[1] if own else line.time
     who.left = left
     return who

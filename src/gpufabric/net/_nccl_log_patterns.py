@@ -264,6 +264,13 @@ def _mark(name: str) -> Handler:
     return remember
 
 
+def _not_found(state: LogState, match: re.Match[str], who: Who, lineno: int, raw: str) -> bool:
+    state.mark("plugin_not_found", who.host, lineno, raw, "INFO")
+    if match["internal"]:
+        state.mark("plugin_internal", who.host, lineno, raw, "INFO")
+    return True
+
+
 def _int(text: str) -> int:
     return int(text[:9])
 
@@ -284,7 +291,7 @@ _SHAPES: list[tuple[str, str, str, Handler]] = [
     ("NET", "Loaded net plugin", r"NET/Plugin ?: Loaded net plugin (?P<plugin>.+?)(?: \((?P<api>v\d+)\))?\s*$", _loaded),
     ("NET", "plugin SHARP", r"NET/Plugin ?: Loaded coll(?:net)? plugin (?P<plugin>\S+)", _mark("collnet_plugin_loaded")),
     ("NET", "GLIBC", r"NET/Plugin ?: (?P<text>.*version `GLIBC\w*_[\d.]+' not found.*)$", _mark("plugin_needs_glibc")),
-    ("NET", "Plugin", r"NET/Plugin ?: (?:Could not find|No plugin found|dlerror=.*No plugin found)", _mark("plugin_not_found")),
+    ("NET", "Plugin", r"NET/Plugin ?: (?:Could not find|No plugin found|dlerror=.*No plugin found)(?P<internal>.*[Uu]sing internal)?", _not_found),
     ("NET", "Plugin load", r"NET/Plugin ?: Plugin load ?(?:\((?P<plugin>[^)]*)\))? returned \d+", _mark("plugin_not_found")),
     ("NET", "No such file", r"NET/Plugin ?: .*(?P<plugin>lib\S+\.so\S*): cannot open shared object file", _mark("plugin_not_found")),
     ("NET", "symbol", r"NET/Plugin ?: Failed to find .*symbol", _mark("plugin_symbol_missing")),
@@ -325,6 +332,14 @@ _SHAPES: list[tuple[str, str, str, Handler]] = [
     ("===", "System", r"=== System : max\w+ (?P<max>[\d.]+) (?:total\w+|max\w+) (?P<total>[\d.]+)", _mark("topology_tree")),
     ("", "Pattern ", r"Pattern (?P<pattern>\d+), crossNic (?P<cross>\d), nChannels (?P<channels>\d+), (?:bw|speed) (?P<bw>[\d./]+), type (?P<type>[\w/]+)", _mark("graph")),
     ("NET", "mtu ", r"NET/IB ?: .*?Dev (?P<dev>\d+) .*?Port (?P<port>\d+) qp(?:n|_num) \d+ mtu (?P<mtu>\d+)", _mark("queue_pair")),
+    ("NET", "FasTrak", r"NET/(?P<plugin>FasTrak)\b", _mark("plugin_speaks")),
+    ("NET", "GPUDirectTCPX", r"NET/GPUDirectTCPX ver\. ([\w.]+?)\.?\s*$", _fact("plugin_version")),
+    ("NET", "GPUDirectTCPX", r"NET/(?P<plugin>GPUDirectTCPX)\b", _mark("plugin_speaks")),
+    ("NET", "gIB", r"NET/(?P<plugin>gIB)\b", _mark("plugin_speaks")),
+    ("NET", "OFI", r"NET/(?P<plugin>OFI)\b", _mark("plugin_speaks")),
+    ("NET", "internal", r"NET/Plugin ?: (?:.*[Uu]sing internal (?:implementation|network plugin))", _mark("plugin_internal")),
+    ("SHA", "SHARP group create", r"SHARP group create: (?P<text>.*)$", _mark("sharp_failed")),
+    ("Sha", "Sharp rank", r"Sharp rank \d+/\d+ initialized on (?P<device>\S+)", _mark("sharp_initialized")),
     ("HIN", "HINT", r"HINT: (?P<text>.{0,200})", _mark("hint")),
     ("", "mismatch recommended", r"mismatch recommended:? (?P<variable>\w+)=", _mark("shim_recommended")),
     ("", "retrying ", r"retrying (?:\()?\d+/\d+", _mark("retry")),

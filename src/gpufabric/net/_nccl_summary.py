@@ -71,7 +71,7 @@ def log_of(state: LogState) -> NcclLog:
     return NcclLog(
         network=network,
         networks=networks,
-        net_plugin=_plugin(network or _carrier(connections), hosts),
+        net_plugin=_plugin(network or _carrier(connections), state),
         provider=state.provider,
         n_provider_nics=state.n_provider_nics,
         fabric=state.facts.get("fabric"),
@@ -132,10 +132,19 @@ def plugin_of(network: str | None) -> str | None:
     return next((name for pattern, name in _PLUGINS if pattern.match(network)), network)
 
 
-def _plugin(network: str | None, hosts: list[HostState]) -> str | None:
-    if network is not None:
+def _plugin(network: str | None, state: LogState) -> str | None:
+    """The plugin behind the network in use, else the one loaded, else the built-in one if told."""
+    speaks = [m.values["plugin"] for (name, _), m in state.marks.items() if name == "plugin_speaks"]
+    if network is not None and not network.startswith("uninitialized_shim"):
         return plugin_of(network)
-    return plugin_of(next((host.loaded for host in hosts if host.loaded), None))
+    if speaks:
+        return plugin_of(speaks[0])  # behind Google's shim, or the only one to speak
+    if network is not None:
+        return network
+    loaded = next((host.loaded for host in state.every_host() if host.loaded), None)
+    if loaded is None and ("plugin_internal", "") in state.marks:
+        return "internal"
+    return plugin_of(loaded)
 
 
 def _network(networks: tuple[str, ...], connections: tuple[Connection, ...]) -> str | None:

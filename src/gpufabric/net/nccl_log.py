@@ -177,7 +177,7 @@ class NcclLogReader:
             body = strip_marks(body).rstrip()
         if " [repeated " in body:
             body = body.partition(" [repeated ")[0]  # Ray's summary of lines it did not print
-        if body.startswith(("Channel ", "Ring ", "CollNet ")):
+        if body.startswith(("Channel ", "Ring ", "Coll")):
             via = body.rfind(" via ")
             if via > 0:
                 self._connection(body, via, who, lineno, raw)
@@ -192,15 +192,17 @@ class NcclLogReader:
         match = NEXT_FRAME.search(body)
         if match is None:
             return body
-        start = match.start()
-        host = match["host"]
-        if start and body[start - 1] not in " |>":
+        start, host = match.start(), match["host"]
+        if host not in self.state.hosts:
             # "...GDRDMAnode-3:12:13 [0] NCCL": the host name begins where a known one does.
-            known = next((h for h in self.state.hosts if host.endswith(h)), None)
-            if known is None:
+            known = next((name for name in self.state.hosts if host.endswith(name)), None)
+            if known is not None:
+                start = match.end("host") - len(known)
+            elif "/" in host:
+                # No name holds a slash; whose line this is, and where the other ends, is lost.
                 self.state.torn_lines += 1
+                self.feed(Line(lineno, body[body.index("NCCL ", match.end("host")) :]))
                 return ""
-            start = match.end("host") - len(known)
         rest, body = body[start:], body[:start].rstrip(" |")
         if rest.count(" NCCL ") <= 16:
             self.feed(Line(lineno, rest))
@@ -233,7 +235,7 @@ class NcclLogReader:
     def _connection(self, body: str, via: int, who: Who, lineno: int, raw: str) -> None:
         """The first connection of its kind, or one whose printed form was not seen yet."""
         key = body[via - 3 :]
-        transport = transport_of(body[via + 5 :].partition(" [repeated ")[0])
+        transport = transport_of(strip_marks(body[via + 5 :]).partition(" [repeated ")[0])
         if transport is None:
             self.state.torn_lines += 1
             self._mark_unread(lineno, raw)

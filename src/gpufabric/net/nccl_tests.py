@@ -39,15 +39,15 @@ _MAX_STREAMS: Final = 1_024
 _KEEP: Final = 100
 
 _DEVICE = re.compile(
-    r"#?\s*Rank\s+(\d+)(?:\s+Group\s+(\d+))?(?:\s+Pid\s+(\d+))?\s+on\s+(\S*)"
-    r"\s+device\s+(\d+)\s+\[([0-9a-fA-Fx:.]+)\]\s+(\S.*?)\s*$"
+    r"#?\s*Rank\s+(\d{1,9})(?:\s+Group\s+(\d{1,9}))?(?:\s+Pid\s+(\d{1,18}))?\s+on\s+(\S*)"
+    r"\s+device\s+(\d{1,9})\s+\[([0-9a-fA-Fx:.]+)\]\s+(\S.*?)\s*$"
 )
 _PARAMETER = re.compile(r"([A-Za-z][A-Za-z ]*?):?\s+(-?\d+(?:\((?:factor|bytes)\))?)(?=\s|$)")
 _OUT_OF_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(\d+)(?:\s+(OK|FAILED))?")
 _AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*([-+.\deE]+|-?nan|-?inf)(?:\s+(OK|FAILED))?")
 _COLLECTIVE = re.compile(r"\b(" + "|".join(COLLECTIVES) + r")_perf")
 _VERSION = re.compile(r"#?\s*(?:nccl|rccl)-tests(?: version|:)\s*(\S+)")
-_LIBRARY_INT = re.compile(r"nccl-library=(\d+)")
+_LIBRARY_INT = re.compile(r"nccl-library=(\d{1,9})\b")
 _FAILURE = re.compile(
     r"(?:^|\s|:\s?)Test (?:NCCL failure|CUDA failure|failure|timeout)\b.*|^Invalid number of GPUs"
 )

@@ -111,7 +111,9 @@ class BenchRow:
     def busbws(self) -> tuple[float, ...]:
         """The bus bandwidths printed in this row, out of place first."""
         halves = (self.out_of_place, self.in_place)
-        return tuple(h.busbw for h in halves if h is not None and h.busbw is not None)
+        found = (h.busbw for h in halves if h is not None)
+        # nan and inf are printed where a time is zero; they have no mean.
+        return tuple(busbw for busbw in found if busbw is not None and abs(busbw) < 1e15)
 
 
 @frozen(kw_only=True)
