@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpufabric.net.diagnosis import Diagnosis, Finding, diagnose
     from gpufabric.net.reading import read
     from gpufabric.net.records import (
         BenchRow,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
         NetError,
         RankInit,
         Ras,
-        TorchLog,
         Topology,
+        TorchLog,
         Unread,
     )
     from gpufabric.net.report import NetReport
@@ -41,7 +42,9 @@ _RECORDS = (
     "Connection",
     "Device",
     "Devices",
+    "Diagnosis",
     "Evidence",
+    "Finding",
     "Gdr",
     "Hca",
     "HcaState",
@@ -65,6 +68,9 @@ _HOME = {
     **dict.fromkeys(_RECORDS, "gpufabric.net.records"),
     "NetReport": "gpufabric.net.report",
     "read": "gpufabric.net.reading",
+    "Diagnosis": "gpufabric.net.diagnosis",
+    "Finding": "gpufabric.net.diagnosis",
+    "diagnose": "gpufabric.net.diagnosis",
 }
 
 __all__ = [
@@ -73,7 +79,9 @@ __all__ = [
     "Connection",
     "Device",
     "Devices",
+    "Diagnosis",
     "Evidence",
+    "Finding",
     "Gdr",
     "Hca",
     "HcaState",
@@ -87,9 +95,10 @@ __all__ = [
     "NetReport",
     "RankInit",
     "Ras",
-    "TorchLog",
     "Topology",
+    "TorchLog",
     "Unread",
+    "diagnose",
     "read",
 ]
 

@@ -69,6 +69,12 @@ class Diagnosis:
         """The findings that are more than a note."""
         return tuple(f for f in self.findings if f.severity is not Severity.NOTE)
 
+    def to_dict(self) -> dict[str, object]:
+        """The same as plain JSON values: `health` and `findings`."""
+        from gpufabric.net.report import plain
+
+        return {"health": str(self.health), "findings": plain(self.findings)}
+
     def __str__(self) -> str:
         return "\n".join([str(self.health), *map(str, self.findings)])
 
