@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from gpufabric.bench.verdict import Verdict
+    from gpufabric.net.promise import HasNetwork, Reference
+
 __all__ = ["BenchPair", "BenchReport", "BenchRow", "bus_factor"]
 
 _PER_RANK = frozenset(
@@ -143,6 +146,25 @@ class BenchReport:
         if any(counts) or self.out_of_bounds:
             return False
         return True if counts else None
+
+    def verdict(
+        self,
+        offer: "HasNetwork | None" = None,
+        *,
+        reference: "Reference | None" = None,
+        limit_gbytes_s: float | None = None,
+    ) -> "Verdict":
+        """Judges the network that was measured. Without anything to compare with, speed stays open.
+
+        Args:
+            offer: what was promised; published results for its instance type and the rate of its
+                NICs come from there.
+            reference: a result to compare with, in place of the catalog's.
+            limit_gbytes_s: what a node's NICs carry one way, in place of the offer's.
+        """
+        from gpufabric.bench.verdict import judge
+
+        return judge(self, offer, reference=reference, limit_gbytes_s=limit_gbytes_s)
 
     def to_dict(self) -> dict[str, object]:
         """JSON-safe data with `schema`."""
