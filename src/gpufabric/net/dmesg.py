@@ -52,11 +52,12 @@ _DCGM_FAIL = re.compile(r"(?:Fail|Failure)\b")
 _KEPT: Final = 256
 
 SERIOUS_XIDS: Final = frozenset(
-    {31, 43, 45, 48, 61, 62, 63, 64, 74, 79, 92, 94, 95, 109, 119, 120, 121, 136, 137, 140, 143}
+    {48, 61, 62, 64, 74, 79, 92, 94, 95, 109, 119, 120, 121, 136, 137, 140, 143}
     | set(range(144, 151))
     | {154}
 )
-"""Xids that a job may not survive; 74, 137 and 144-150 are NVLink's.
+"""Xids of failing hardware or firmware; 74, 137 and 144-150 are NVLink's. 31, 43 and 45 are
+most often the program's own, or follow from another one.
 
 https://docs.nvidia.com/deploy/xid-errors/
 """

@@ -19,8 +19,9 @@ from gpufabric.net.records import Devices
 if TYPE_CHECKING:
     from gpufabric.net._lines import Line
 
+_BUS_ID: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}(?::[0-9a-f]{2}\.[0-7])?|pci[0-9a-f]{4}:[0-9a-f]{2}"
 _GREP = re.compile(
-    r"\s*(?P<path>/?(?:[\w.:-]+/)*sys/[\w./:-]+?)(?:\s*[:=]\s*|\s+)(?P<value>\S.*?)\s*$"
+    rf"\s*(?P<path>/?(?:(?:{_BUS_ID}|[\w.-]+)/)*[\w.-]+)(?:\s*[:=]\s*|\s+)(?P<value>\S.*?)\s*$"
 )
 _HEAD = re.compile(r"\s*==> (?P<path>\S*sys/\S+) <==\s*$")
 _CAT = re.compile(r"(?:^|[$#] )\s*cat\s+(?P<path>/sys/[^\s*?\[]+)\s*$")

@@ -191,15 +191,16 @@ def _against(measured: float, reference: Reference, promise: Promise) -> str:
 
 
 def _hang_start(case: Case) -> Iterable[Match]:
-    if case.tables or not _is_test(case) or case.root_errors:
+    begun = _is_test(case) or bool(case.log.ranks)
+    if case.tables or not begun or case.root_errors:
         return ()
-    return _stopped(case, "no row was printed")
+    waiting = case.unfinished_ranks
+    about = f"ranks {', '.join(map(str, waiting[:8]))} did not complete" if waiting else ""
+    return _stopped(case, about or "no row was printed")
 
 
 def _hang_inside(case: Case) -> Iterable[Match]:
     if not case.tables or case.report.header.complete is not False or case.root_errors:
-        return ()
-    if case.report.tests_failure:
         return ()
     return _stopped(case, f"{len(case.tables[-1].rows)} rows were printed")
 
@@ -210,6 +211,9 @@ def _is_test(case: Case) -> bool:
 
 def _stopped(case: Case, about: str) -> Iterable[Match]:
     """Only a run that something had to end proves a hang; a text that stops may be cut."""
+    timeouts = [e for e in case.report.header.failures if "Test timeout" in e.text]
+    if timeouts:
+        return fires(*timeouts, about=about)
     ended = case.fact("ended_by")
     if not isinstance(ended, str):
         return ()
@@ -273,6 +277,7 @@ RULES: Final = (
             "https://github.com/NVIDIA/nccl/issues/2379",
         ),
         when=_hang_start,
+        explained_by=frozenset({"nvls_uneven_ranks", "loopback_interface", "mixed_network_types"}),
     ),
     Rule(
         id="hang_mid_run",

@@ -151,8 +151,14 @@ class Case:
             return self.n_nodes > 1
         if any(c.transport.startswith("NET/") for c in self.log.connections):
             return True
-        if self.n_ranks is not None and self.n_ranks > 16:
+        if self.n_ranks is None:
+            return None
+        if self.n_ranks > 16:
             return True  # no machine has more GPUs than that (DGX-2, p2.16xlarge)
+        hosts, spoken = self.log.n_hosts_seen, len(self.ranks_by_host)
+        if self.n_ranks <= 8 and hosts == 1 and spoken == 1 and self.log.connections:
+            # Several ranks of one host show their connections, and none leaves it.
+            return False if max(self.ranks_by_host.values()) > 1 else None
         return None
 
     # -- the network in use ----------------------------------------------------------------
@@ -188,6 +194,11 @@ class Case:
     def tcp_is_meant(self) -> bool:
         """Whether what was promised is plain TCP."""
         return self.promise is not None and self.promise.tcp_only
+
+    @functools.cached_property
+    def goes_by_nvlink(self) -> bool:
+        """Whether NVLink between nodes carries the traffic."""
+        return any(c.transport.startswith("P2P/MNNVL") for c in self.log.connections)
 
     @functools.cached_property
     def carried(self) -> bool:

@@ -36,7 +36,10 @@ def _needs_none(case: Case) -> bool:
     refused = case.promise is not None and case.promise.gpudirect is False
     sockets = bool(case.networks) and not case.uses_rdma
     single = case.crosses_nodes is False
-    return not case.gdr_could_be or single or case.tcp_is_meant or refused or own or sockets
+    nvlink = case.goes_by_nvlink and not case.rdma_connections
+    return (
+        not case.gdr_could_be or single or case.tcp_is_meant or refused or own or sockets or nvlink
+    )
 
 
 def _staged(case: Case) -> tuple[Evidence, ...]:

@@ -13,6 +13,7 @@ from gpufabric.net.dmesg import SERIOUS_XIDS
 from gpufabric.net.records import Evidence, HcaState
 from gpufabric.net.rules.case import Case, evidence_of, iter_values
 from gpufabric.net.rules.rule import Match, Rule, fires
+from gpufabric.net.topology import NodeTopology
 
 _SOFT: Final = re.compile(r"rxe_?\d|siw_?\w*\d")
 _LOSS: Final = ("out_of_sequence", "packet_seq_err", "implied_nak_seq_err")
@@ -122,7 +123,7 @@ def _pcie(case: Case) -> Iterable[Match]:
         values = limited[0].values
         about = f"{values.get('have')} of {values.get('want')} Gbit/s at {limited[0].device}"
         return fires(*evidence_of(limited), about=about)
-    found: list[Evidence] = []
+    found = [*_slow_pci_devices(case), *_slow_topology_nics(case)]
     for hca in case.devices.hcas or ():
         for what in ("speed", "width"):
             now, most = (
@@ -135,8 +136,43 @@ def _pcie(case: Case) -> Iterable[Match]:
     return fires(*found) if found else ()
 
 
+def _slow_pci_devices(case: Case) -> Iterable[Evidence]:
+    """Network cards by bus id; GPUs lower their links when idle, so they are not judged."""
+    for bus, facts in case.detail("pci").items():
+        kind = facts.get("class")
+        if isinstance(kind, str) and not kind.startswith("0x02"):
+            continue
+        for what in ("speed", "width"):
+            now, most = (_leading(facts.get(f"{word}_link_{what}")) for word in ("current", "max"))
+            if now is not None and most is not None and now < most:
+                at = facts.get("lineno")
+                text = f"{bus}: PCIe link {what} {now:g} of {most:g}"
+                yield Evidence(at if isinstance(at, int) else 0, text)
+
+
+def _slow_topology_nics(case: Case) -> Iterable[Evidence]:
+    """NICs of a topology file whose link is slower than that of their equals."""
+    topology = case.topology
+    if not isinstance(topology, NodeTopology):
+        return
+    links = {
+        nic.name: (_leading(nic.link_speed) or 0.0, nic.link_width or 0)
+        for nic in topology.nics
+        if _leading(nic.link_speed) and nic.link_width
+    }
+    best = max(links.values(), default=(0.0, 0), key=lambda link: link[0] * link[1])
+    usual = sum(link == best for link in links.values()) * 2 > len(links)
+    for name, (speed, width) in links.items():
+        # 2.5 GT/s x1 is how virtual machines show any link.
+        if usual and speed * width * 2 <= best[0] * best[1] and speed > 2.5:
+            text = f"{name}: {speed:g} GT/s x{width}, the others {best[0]:g} GT/s x{best[1]}"
+            yield Evidence(topology.first_line, text)
+
+
 def _leading(text: object) -> float | None:
     found = _SPEED.match(text) if isinstance(text, str) else None
+    if isinstance(text, int):
+        return float(text)
     return float(found[1]) if found else None
 
 
@@ -230,7 +266,8 @@ def _ras_words(case: Case, lost: list[object], states: set[str]) -> tuple[str, S
         told.append(f"ranks named: {', '.join(map(str, outliers[:10]))}")
     unchanged = ras is not None and ras.values.get("unchanged") is True
     bad = bool(lost) or bool(states & {"INCOMPLETE", "ERROR"}) or unchanged
-    return "; ".join(told), Severity.ERROR if bad else None
+    # Counts that differ once are normal while the job runs: only a note.
+    return "; ".join(told), Severity.ERROR if bad else Severity.NOTE
 
 
 RULES: Final = (

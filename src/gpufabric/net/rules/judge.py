@@ -17,8 +17,6 @@ _MEASURED_SIZE: Final = 64 * MEBI
 _SLOW: Final = 10.0
 """GB/s: over nodes of an unknown kind this may be right (old NICs) or TCP in place of RDMA."""
 _ORDER: Final = {severity: rank for rank, severity in enumerate(Severity)}
-_SYMPTOM_SEEN: Final = frozenset({"cliff_above_size", "algo_regression", "per_step_overhead"})
-"""Warnings that are themselves a loss that was measured."""
 
 INCONCLUSIVE: Final = Rule(
     id="inconclusive",
@@ -80,11 +78,8 @@ def _finding(rule: Rule, match: Match) -> Finding:
 
 
 def _health(case: Case, findings: Iterable[Finding]) -> Health:
-    for finding in findings:
-        if finding.severity in {Severity.CRITICAL, Severity.ERROR}:
-            return Health.SICK
-        if finding.code in _SYMPTOM_SEEN and finding.severity is Severity.WARNING:
-            return Health.SICK
+    if any(finding.severity is not Severity.NOTE for finding in findings):
+        return Health.SICK
     if case.report.tests_failure or _fatal(case):
         return Health.SICK
     return Health.HEALTHY if proven(case) else Health.INCONCLUSIVE

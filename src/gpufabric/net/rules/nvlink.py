@@ -27,14 +27,19 @@ def _bind(case: Case) -> Iterable[Match]:
 
 
 def _uneven(case: Case) -> Iterable[Match]:
-    sizes = set(case.ranks_by_host.values())
-    if len(sizes) < 2 or case.log.nvls is not True or not case.unfinished_ranks:
+    if case.log.nvls is not True or not case.unfinished_ranks or not _is_uneven(case):
         return ()
-    if sum(case.ranks_by_host.values()) != case.n_ranks:
-        return ()  # not every rank has spoken
     told = ", ".join(f"{host} {n}" for host, n in list(case.ranks_by_host.items())[:6])
     lines = [m.first for m in case.marks("nvls_available")]
     return fires(*(lines or [Evidence(0, told)]), about=f"ranks a node: {told}")
+
+
+def _is_uneven(case: Case) -> bool:
+    hosts, n_ranks = case.ranks_by_host, case.n_ranks or 0
+    if sum(hosts.values()) == n_ranks:
+        return len(set(hosts.values())) > 1
+    # Not every rank has spoken; if something ended the job, a rest still tells.
+    return case.fact("ended_by") is not None and len(hosts) > 1 and n_ranks % len(hosts) > 0
 
 
 def _imex(case: Case) -> Iterable[Match]:

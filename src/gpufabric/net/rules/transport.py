@@ -61,18 +61,27 @@ def _no_rdma_device(case: Case) -> Iterable[Match]:
     marks = [m for m in case.marks("no_ib_device") if m.values.get("net", "IB") == "IB"]
     if not marks or case.carried:
         return ()
-    return fires(*evidence_of(marks), about=_hosts(marks[0].hosts))
+    about = _hosts(marks[0].hosts)
+    return fires(*evidence_of(marks), about=about, severity=_if_one_node(case))
 
 
 def _no_library(case: Case) -> Iterable[Match]:
     marks = case.marks("libibverbs_missing")
-    return fires(*evidence_of(marks)) if marks and not case.carried else ()
+    if not marks or case.carried:
+        return ()
+    return fires(*evidence_of(marks), severity=_if_one_node(case))
+
+
+def _if_one_node(case: Case) -> Severity | None:
+    """A note where the job may well be on one machine and nothing has failed."""
+    unknown = case.crosses_nodes is None and (case.n_ranks or 16) <= 8
+    return Severity.NOTE if unknown and not case.root_errors else None
 
 
 def _disabled(case: Case) -> Iterable[Match]:
     if case.env.get("NCCL_IB_DISABLE") != "1" or case.carried:
         return ()
-    return fires(case.env_evidence("NCCL_IB_DISABLE"))
+    return fires(case.env_evidence("NCCL_IB_DISABLE"), severity=_if_one_node(case))
 
 
 def _wrong_plugin(case: Case) -> Iterable[Match]:
@@ -247,6 +256,9 @@ RULES: Final = (
             "Google Cloud documentation, NCCL/gIB troubleshooting",
         ),
         when=_wrong_plugin,
+        explained_by=frozenset(
+            {"efa_provider_missing", "plugin_needs_newer_glibc", "mixed_network_types"}
+        ),
     ),
     Rule(
         id="plugin_needs_newer_glibc",
