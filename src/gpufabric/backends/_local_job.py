@@ -173,7 +173,10 @@ class JobFolder:
         return True
 
     def kill(self, job: str) -> list[int]:
-        """Kills the supervisor and every process that carries the job's mark; gives what stays."""
+        """Kills the supervisor and what carries the job's mark or holds its pipes.
+
+        Gives what could not be killed.
+        """
         state = self.state()
         if state and self.supervised():
             for who, when in (("guard", "guard_start"), ("pid", "start")):
@@ -181,8 +184,9 @@ class JobFolder:
                 if isinstance(pid, int) and isinstance(started, int):
                     supervisor.signal_process(pid, 9, started)
         mark = f"GPUFABRIC_JOB={job}".encode()
+        pipes = cast("list[int]", state.get("pipes", [])) if state else []
         until = time.monotonic() + supervisor.KILL_WAIT_S
-        while left := list(supervisor.marked(mark)):
+        while left := sorted({*supervisor.marked(mark), *supervisor.holding(pipes)}):
             if time.monotonic() > until:
                 return left
             supervisor.signal_all(left, 9)

@@ -70,9 +70,9 @@ class _NodeLog:
         """The last lines, which have no newline, and what a torn record still tells."""
         lines: list[LogLine] = []
         if len(self._rest) > _HEAD.size:
-            magic, stream, _, _, when = _HEAD.unpack_from(self._rest)
+            magic, stream, _, length, when = _HEAD.unpack_from(self._rest)
             if magic == supervisor.RECORD_MAGIC:
-                self._split(lines, stream, self._rest[_HEAD.size :], when)
+                self._split(lines, stream, self._rest[_HEAD.size : _HEAD.size + length], when)
         self._rest = b""
         for stream, (parts, when) in sorted(self._open_lines.items()):
             self._give(lines, stream, b"".join(parts), when)

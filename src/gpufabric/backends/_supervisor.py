@@ -18,7 +18,7 @@ everything. Secrets come in the spec and are kept in memory only.
 """
 
 # pathlib would be a fifth of the time that this file needs to start:
-# ruff: noqa: PTH103, PTH106, PTH108, PTH109, PTH110, PTH112, PTH114, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH103, PTH106, PTH108, PTH109, PTH110, PTH112, PTH114, PTH115, PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Spec = Any  # plain JSON data: this file must run without the classes of the lib
 
 def slot_bytes(num_nodes: int) -> int:
     """The size of one of the two slots of a state file."""
-    return 4096 + 256 * num_nodes
+    return 8192 + 1280 * num_nodes  # JSON may need 12 bytes for a character of a reason
 
 
 class StateFile:
@@ -76,7 +76,6 @@ class StateFile:
         """Makes `state` what readers see."""
         self.sequence += 1
         body = json.dumps(state, separators=(",", ":")).encode()
-        body = body[: self.size - SLOT.size]
         head = SLOT.pack(self.sequence, len(body), zlib.crc32(body))
         os.pwrite(self.fd, head + body, (self.sequence % 2) * self.size)
 
@@ -193,6 +192,17 @@ def marked(mark: bytes) -> Iterator[int]:
         if name.isdigit() and int(name) != os.getpid():
             with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
                 if mark in file.read().split(b"\0"):
+                    yield int(name)
+
+
+def holding(pipes: list[int]) -> Iterator[int]:
+    """All processes of this user that hold one of the pipes, named by their inodes."""
+    wanted = {f"pipe:[{inode}]" for inode in pipes}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                folder = f"/proc/{name}/fd"
+                if any(os.readlink(f"{folder}/{fd}") in wanted for fd in os.listdir(folder)):
                     yield int(name)
 
 
@@ -314,6 +324,7 @@ class Node:
         self.rank = rank
         self.pid = 0
         self.pipes: dict[int, int] = {}  # fd → stream
+        self.inodes: list[int] = []  # of the pipes: who holds them is of this node
         self.report = -1
         self.gate = -1
         self.log: Log | None = None
@@ -463,7 +474,7 @@ class Gang:
         self.file.write(
             {
                 "state": self.state,
-                "reason": self.reason[:2000],
+                "reason": self.reason[:500],
                 "exit_code": self.exit_code,
                 "first": self.first,
                 "attempt": self.attempt,
@@ -474,6 +485,7 @@ class Gang:
                 "guard": os.getppid(),
                 "guard_start": start_time(os.getppid()),
                 "port": self.port,
+                "pipes": [pipe for node in self.nodes for pipe in node.inodes],
                 "nodes": [node.plain() for node in self.nodes],
             }
         )
@@ -543,6 +555,7 @@ class Gang:
         for fd in (report_end, gate_end, pipes[0][1], pipes[1][1]):
             os.close(fd)
         node.pid, node.report, node.gate = pid, report, gate
+        node.inodes = [os.fstat(fd).st_ino for fd, _ in pipes]
         for stream, (fd, _) in enumerate(pipes):
             os.set_blocking(fd, False)
             with contextlib.suppress(OSError):

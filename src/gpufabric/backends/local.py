@@ -20,6 +20,7 @@ from gpufabric.errors import (
     BackendError,
     CapacityError,
     ConfigError,
+    CredentialsError,
     NotFoundError,
     Problem,
     SpecError,
@@ -110,7 +111,7 @@ class Local:
 
         seen = environment(trust_env=self._settings.trust_env)
         found = find_gpus(environ=seen)
-        used = self._gpus_in_use()
+        used = self._gpus_in_use() if found.gpus else frozenset[int]()
         place = Place(backend=self._name)
         pool = Pool(
             name="localhost",
@@ -354,12 +355,18 @@ class Local:
         """Every job in the folder of jobs, by name."""
         try:
             names = sorted(os.listdir(self._root))  # noqa: PTH208  # names are all that is needed
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return ()
+        except PermissionError as exc:
+            raise CredentialsError(
+                f"{self._root} is another user's; set local_root to a folder of yours",
+                backend=self._name,
+                operation="jobs",
+            ) from exc
         return tuple(
             JobRef(backend=self._name, place=str(self._root), name=name)
             for name in names
-            if JobFolder(self._root, name).exists()
+            if os.access(self._root / name, os.R_OK) and JobFolder(self._root, name).exists()
         )
 
     def close(self) -> None:
