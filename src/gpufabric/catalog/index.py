@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpufabric.catalog._structure import build
-from gpufabric.catalog.load import LINES, TABLES, CatalogFile, read_file
+from gpufabric.catalog.load import LINES, TABLES, CatalogFile, parse_text, read_raw, read_text
+from gpufabric.catalog.overlay import check_overlay
 from gpufabric.catalog.rows import (
     CloudRow,
     EnvRow,
@@ -66,7 +68,7 @@ class CloudCatalog:
         self._overlays = overlays
         self._rows: dict[str, tuple[Any, ...]] = {}
         self._types: dict[str, InstanceTypeRow] = {}
-        self._kept: dict[tuple[object, ...], Any] = {}
+        self._kept: dict[tuple[str, object], Any] = {}
         self._of_type: dict[str, dict[str, list[Any]]] = {}
 
     def __repr__(self) -> str:
@@ -92,11 +94,14 @@ class CloudCatalog:
             found.update(file.sources)
         return found
 
-    def kept(self, key: tuple[object, ...], make: Callable[[], K]) -> K:
-        """What `make` gives, made once for this catalog: for things derived from rows alone."""
-        found = self._kept.get(key)
+    def kept(self, row: InstanceTypeRow | None, key: object, make: Callable[[], K]) -> K:
+        """What `make` derives from this catalog's rows, made once; for other rows each time."""
+        name = row.name if row is not None else ""
+        if row is not None and self._types.get(name) is not row:
+            return make()
+        found = self._kept.get((name, key))
         if found is None:
-            found = self._kept[key] = make()
+            found = self._kept[name, key] = make()
         return found
 
     def address(self, source: str) -> str:
@@ -297,21 +302,25 @@ class Catalog:
         """The catalog of the package; files are opened when asked for."""
         return _shipped()
 
-    def with_overlays(self, *paths: Path | str) -> Catalog:
+    def with_overlays(self, *paths: Path | str, today: date | None = None) -> Catalog:
         """This catalog with the rows of own files over it, the last one winning.
 
+        `today` is what the last days of prices are compared with; the clock's unless given.
         Raises `CatalogError` with every fault: file, line, field, near miss.
         """
         catalog = self
         for path in paths:
-            catalog = catalog.with_file(read_file(Path(path)))
+            text = read_text(Path(path))
+            file = read_raw(parse_text(text, str(path)), origin=str(path), text=text)
+            catalog = catalog.with_file(file, today=today, text=text)
         return catalog
 
-    def with_file(self, file: CatalogFile) -> Catalog:
+    def with_file(self, file: CatalogFile, *, today: date | None = None, text: str = "") -> Catalog:
         """This catalog with one more file's rows over it."""
         clouds = dict(self._clouds)
         known = clouds.get(file.cloud.name, CloudCatalog(file.cloud.name, None))
-        clouds[file.cloud.name] = known.with_overlay(file)
+        clouds[file.cloud.name] = made = known.with_overlay(file)
+        check_overlay(made, file, today=today or datetime.now(tz=UTC).date(), text=text)
         return Catalog(clouds.values())
 
     @functools.cached_property

@@ -35,7 +35,16 @@ from gpufabric.catalog.rows import (
 )
 from gpufabric.errors import CatalogError
 
-__all__ = ["LINES", "TABLES", "CatalogFile", "parse_text", "read_file", "read_raw"]
+__all__ = [
+    "LINES",
+    "TABLES",
+    "CatalogFile",
+    "Lines",
+    "parse_text",
+    "read_file",
+    "read_raw",
+    "read_text",
+]
 
 TABLES: Mapping[str, type[Row]] = {
     "platform": PlatformRow,
@@ -79,12 +88,17 @@ class CatalogFile(Row):
 
 def read_file(path: Path, *, origin: str | None = None) -> CatalogFile:
     """Reads a `.toml` or `.json` file of the catalog; every fault is in the error."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise CatalogError(f"{path}: cannot be read: {exc}") from exc
+    text = read_text(path)
     origin = origin or str(path)
     return read_raw(parse_text(text, origin), origin=origin, text=text)
+
+
+def read_text(path: Path) -> str:
+    """A file's text. Raises `CatalogError`."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise CatalogError(f"{path}: cannot be read: {exc}") from exc
 
 
 def parse_text(text: str, origin: str) -> dict[str, Any]:
@@ -103,7 +117,7 @@ def parse_text(text: str, origin: str) -> dict[str, Any]:
 def read_raw(raw: Mapping[str, Any], *, origin: str, text: str = "") -> CatalogFile:
     """Checks raw tables and gives their rows; `text` is what line numbers are counted in."""
     faults: list[str] = []
-    where = _Lines(origin, text)
+    where = Lines(origin, text)
     cloud = _one(raw.get("cloud"), CloudRow, where, faults)
     sources = _sources(raw.get("source", {}), where, faults)
     tables: dict[str, tuple[Any, ...]] = {}
@@ -122,7 +136,7 @@ def read_raw(raw: Mapping[str, Any], *, origin: str, text: str = "") -> CatalogF
     )
 
 
-def _one(raw: object, cls: type[CloudRow], where: _Lines, faults: list[str]) -> CloudRow | None:
+def _one(raw: object, cls: type[CloudRow], where: Lines, faults: list[str]) -> CloudRow | None:
     if raw is None:
         faults.append(f"{where.origin}: [cloud] is missing: every file says whose rows it has")
         return None
@@ -133,7 +147,7 @@ def _one(raw: object, cls: type[CloudRow], where: _Lines, faults: list[str]) -> 
         return None
 
 
-def _sources(raw: object, where: _Lines, faults: list[str]) -> dict[str, SourceRow]:
+def _sources(raw: object, where: Lines, faults: list[str]) -> dict[str, SourceRow]:
     if not isinstance(raw, Mapping):
         faults.append(f"{where.origin}: source must be tables [source.<name>]")
         return {}
@@ -147,7 +161,7 @@ def _sources(raw: object, where: _Lines, faults: list[str]) -> dict[str, SourceR
 
 
 def _table(
-    table: str, rows: object, cls: type[Row], where: _Lines, faults: list[str]
+    table: str, rows: object, cls: type[Row], where: Lines, faults: list[str]
 ) -> tuple[Any, ...]:
     if not isinstance(rows, list):
         faults.append(f"{where.origin}: {table} must be written [[{table}]], once a row")
@@ -161,20 +175,24 @@ def _table(
     return tuple(made)
 
 
-def _unknown_table(table: str, where: _Lines) -> str:
+def _unknown_table(table: str, where: Lines) -> str:
     from gpufabric._convert import near
 
     hint = near(table, TABLES) or f" (known: {', '.join(TABLES)})"
     return f"{where.origin}:{where.line(table, 0, ())}: unknown table {table}{hint}"
 
 
-class _Lines(NamedTuple):
+_HEADER = re.compile(r"^[ \t]*\[\[?[\w.-]+\]\]?[ \t]*(#.*)?$", re.MULTILINE)
+
+
+class Lines(NamedTuple):
     """Finds the line of a fault by looking for its row's header and then its key."""
 
     origin: str
     text: str
 
     def tell(self, table: str, number: int | None, fault: Fault) -> str:
+        """A fault with file, line, row and field."""
         line = self.line(table, number, fault.path)
         field = ".".join(str(p) for p in fault.path)
         place = f"{self.origin}:{line}" if line else self.origin
@@ -186,18 +204,17 @@ class _Lines(NamedTuple):
         )
 
     def line(self, table: str, number: int | None, path: tuple[str | int, ...]) -> int:
+        """The line of a field of a row, or of the row where the field is not found; 0: neither."""
         header = re.escape(f"[{table}]" if number is None else f"[[{table}]]")
-        starts = [m.start() for m in re.finditer(rf"^\s*{header}", self.text, re.MULTILINE)]
+        starts = list(re.finditer(rf"^[ \t]*{header}.*$", self.text, re.MULTILINE))
         if (number or 0) >= len(starts):
             return 0
         start = starts[number or 0]
-        end = re.compile(r"^\s*\[\[?[\w.-]+\]\]?\s*(#.*)?$", re.MULTILINE).search(
-            self.text, self.text.index("\n", start) if "\n" in self.text[start:] else start
-        )
-        for key in reversed([p for p in path if isinstance(p, str)]):
-            found = re.compile(rf"(?<![\w-]){re.escape(key)}\"?\s*=").search(
-                self.text, start, end.start() if end else len(self.text)
-            )
+        following = _HEADER.search(self.text, start.end())
+        end = following.start() if following else len(self.text)
+        for key in reversed([part for part in path if isinstance(part, str)]):
+            field = re.compile(rf"(?<![\w-]){re.escape(key)}\"?[ \t]*=")
+            found = field.search(self.text, start.end(), end)
             if found:
                 return self.text.count("\n", 0, found.start()) + 1
-        return self.text.count("\n", 0, start + 1) + 1
+        return self.text.count("\n", 0, start.start()) + 1

@@ -16,7 +16,7 @@ __all__ = ["Wanted", "model_key", "read_model"]
 _SAME = {"trainium": "trn1", "trainium1": "trn1", "trainium2": "trn2", "rtx6000pro": "rtxpro6000"}
 _MAKERS = re.compile(r"^(nvidia|tesla|amd|instinct|aws|geforce)+")
 _WORDS = re.compile(
-    r"(?P<gb>\d{2,3})g(?:i?b)?|(?P<form>sxm|pcie|nvl(?!72)|oam)\d?|hbm\de?|nvl72|superchip"
+    r"(?P<gb>\d{2,3})g(?:i?b)?|(?P<form>sxm|pcie|nvl(?!72)|oam)(?:[2-6](?!\d?g))?|hbm\de?|nvl72|superchip"
     r"|blackwell|server|edition|\d+u?x"
 )
 _NEAR_SIZE = 0.08

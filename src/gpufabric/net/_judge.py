@@ -6,34 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from gpufabric.catalog.index import Catalog, CloudCatalog
-from gpufabric.catalog.rows import InstanceTypeRow, PlatformRow
+from gpufabric.catalog.rows import InstanceTypeRow
 from gpufabric.catalog.spelling import read_model
-from gpufabric.net._layout import layout_of
-from gpufabric.net._reach import READS, Network, network_of, reached, reached_alone
-from gpufabric.net.interconnect import FabricKind, Interconnect, Place
-from gpufabric.net.nics import NicLayout
+from gpufabric.net._offered import Sold, Used, nearest_gpudirect, sources_of, warnings_of
+from gpufabric.net._reach import READS, Network, attached, network_of, reached, reached_alone
+from gpufabric.net.interconnect import Place
 from gpufabric.net.tier import NetworkTier
-from gpufabric.plan import Offer, Rejection, Source
+from gpufabric.plan import Offer, Rejection
 from gpufabric.resources import Accelerator, Resources
 from gpufabric.task import Task
 
 __all__ = ["Case", "Judged", "Sold"]
-
-
-class Sold(NamedTuple):
-    """One instance type on one platform in one place: what a backend can rent or has."""
-
-    cloud: CloudCatalog
-    row: InstanceTypeRow
-    platform: PlatformRow
-    place: Place
-    usd_hour: float | None = None
-    spot: bool = False
-    pool: str | None = None
-    nodes: int | None = None
-    """How many there are at most; None where not known."""
-    interconnect: Interconnect | None = None
-    """What was found; None: what the catalog says."""
 
 
 class Judged(NamedTuple):
@@ -147,6 +130,8 @@ class Case:
         row = sold.row
         whole = self.accelerator is None or self.accelerator.count == row.gpu.count
         network = network_of(sold.cloud, row, sold.platform, whole=whole)
+        if sold.attached is not None:
+            network = attached(network, row, sold.attached)
         others = rivals.of(sold)
         gpus = self.accelerator.count if self.accelerator else row.gpu.count
         if self.alone:
@@ -244,7 +229,7 @@ class Case:
 
     def _offer(self, sold: Sold, network: Network, tier: NetworkTier, gpus: int) -> Offer:
         row = sold.row
-        used = _Used(sold, network, gpus, self.task.num_nodes)
+        used = Used(sold, network, gpus, self.task.num_nodes)
         return Offer(
             backend=self.backend,
             place=sold.place,
@@ -266,54 +251,6 @@ class Case:
             warnings=warnings_of(row, sold.cloud),
             sources=sources_of(sold.cloud, row),
         )
-
-
-class _Used(NamedTuple):
-    """What of a node's network an offer uses."""
-
-    sold: Sold
-    network: Network
-    gpus: int
-    num_nodes: int
-
-    def interconnect(self) -> Interconnect:
-        sold, row = self.sold, self.sold.row
-        if self.num_nodes == 1:
-            inside = FabricKind.NVLINK if row.nvlink and self.gpus > 1 else FabricKind.LOOPBACK
-            return Interconnect(kind=inside, place=sold.place, max_nodes=1)
-        if sold.interconnect is not None and self.network.fabric:
-            return sold.interconnect
-        return Interconnect(
-            kind=self.network.kind, place=sold.place, max_nodes=self.network.max_nodes
-        )
-
-    def nics(self) -> NicLayout:
-        if self.num_nodes == 1:
-            return NicLayout()
-        return layout_of(
-            self.sold.cloud, self.sold.row, self.sold.platform.name, fabric=self.network.fabric
-        )
-
-    def limits(self) -> tuple[str, ...]:
-        row, found = self.sold.row, list[str]()
-        if self.num_nodes > 1:
-            if self.network.scope:
-                found.append(f"all nodes in {self.network.scope}")
-            if self.network.max_nodes:
-                found.append(f"at most {self.network.max_nodes} nodes on one network")
-            if self.network.nvlink_nodes:
-                found.append(f"one NVLink domain holds {self.network.nvlink_nodes} nodes")
-            names = row.fabrics.get(self.sold.place.region or "")
-            if names:
-                found.append(f"one of the fabrics {', '.join(names)} must be chosen")
-        if row.markets and "on_demand" not in row.markets:
-            found.append(f"sold only as: {', '.join(row.markets).replace('_', ' ')}")
-        if self.gpus < row.gpu.count:
-            found.append(
-                f"takes {self.gpus} of the node's {row.gpu.count} accelerators;"
-                " the price is of the whole node"
-            )
-        return tuple(found)
 
 
 class _Rivals:
@@ -338,42 +275,6 @@ class _Rivals:
             self._lists[sold.place] = found
         mine = sold.row
         return [r for r in found if r is not mine and r.gpu.model == mine.gpu.model]
-
-
-def nearest_gpudirect(cloud: CloudCatalog, row: InstanceTypeRow) -> str | None:
-    """The type of this cloud that is most like `row` and has NICs that read GPU memory."""
-    return cloud.kept(("nearest", row.name), lambda: _nearest(cloud, row))
-
-
-def _nearest(cloud: CloudCatalog, row: InstanceTypeRow) -> str | None:
-    able = [r for r in cloud.types() if r.nics.gpudirect in READS and not r.inferred]
-    able.sort(key=lambda r: (r.gpu.model != row.gpu.model, abs(r.gpu.count - row.gpu.count)))
-    return f"{able[0].name} ({able[0].gpu.count} x {able[0].gpu.model})" if able else None
-
-
-def warnings_of(row: InstanceTypeRow, cloud: CloudCatalog) -> tuple[str, ...]:
-    """What a user should know of how sure the row is."""
-    return cloud.kept(("warnings", row.name), lambda: tuple(_warnings(row)))
-
-
-def _warnings(row: InstanceTypeRow) -> Iterable[str]:
-    if row.confidence.value == "inferred":
-        yield "what the catalog says of this type is inferred"
-    if row.inferred:
-        yield f"inferred, not documented: {', '.join(row.inferred)}"
-    for one in row.disagreement:
-        yield f"sources disagree on {one.about}: {one.ours} is taken, {one.theirs} is also said"
-
-
-def sources_of(cloud: CloudCatalog, row: InstanceTypeRow) -> tuple[Source, ...]:
-    """The sources of a type's row."""
-    return cloud.kept(
-        ("sources", row.name),
-        lambda: tuple(
-            Source(url=cloud.address(name), checked=row.checked, confidence=row.confidence.value)
-            for name in row.sources
-        ),
-    )
 
 
 def _is_named(row: InstanceTypeRow, name: str) -> bool:

@@ -16,7 +16,7 @@ def layout_of(
 ) -> NicLayout:
     """Every NIC of a node; without `fabric` the front end alone."""
     return cloud.kept(
-        ("nics", row.name, platform, fabric), lambda: _layout(cloud, row, platform, fabric=fabric)
+        row, ("nics", platform, fabric), lambda: _layout(cloud, row, platform, fabric=fabric)
     )
 
 

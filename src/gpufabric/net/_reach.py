@@ -16,7 +16,7 @@ from gpufabric.catalog.rows import (
 from gpufabric.net.interconnect import FabricKind
 from gpufabric.net.tier import NetworkTier
 
-__all__ = ["READS", "Network", "gbps_of", "network_of", "reached", "reached_alone"]
+__all__ = ["READS", "Network", "attached", "gbps_of", "network_of", "reached", "reached_alone"]
 
 READS = (GpuDirect.RDMA, GpuDirect.TCPX, GpuDirect.TCPXO)
 
@@ -38,6 +38,8 @@ class Network(NamedTuple):
     """Nodes of one NVLink domain, where the platform can use it."""
     max_nodes: int | None = None
     scope: str = ""
+    short: str = ""
+    """What is missing of it on the nodes that were found."""
 
 
 def inferred(row: InstanceTypeRow, path: str) -> bool:
@@ -59,8 +61,20 @@ def network_of(
     cloud: CloudCatalog, row: InstanceTypeRow, platform: PlatformRow, *, whole: bool
 ) -> Network:
     """What a gang of these nodes shares; `whole`: it takes all GPUs of each node."""
-    key = ("network", row.name, platform.name, whole)
-    return cloud.kept(key, lambda: _network(cloud, row, platform, whole=whole))
+    key = ("network", platform.name, whole)
+    return cloud.kept(row, key, lambda: _network(cloud, row, platform, whole=whole))
+
+
+def attached(network: Network, row: InstanceTypeRow, found: int) -> Network:
+    """The network of nodes that were found to have this many of their fabric's NICs."""
+    count = row.nics.count
+    if not network.fabric or count is None or found >= count:
+        return network
+    if found == 0:
+        why = f"none of its {count} {network.kind.value} NICs is attached to the nodes"
+        return Network(FabricKind.ETHERNET, False, False, why, row.frontend.gbps, network.way)
+    gbps = None if network.gbps is None else network.gbps * found / count
+    return network._replace(gbps=gbps, short=f"{found} of {count} NICs are attached to the nodes")
 
 
 def _network(
@@ -144,6 +158,8 @@ def reached(
 def _not_best(
     row: InstanceTypeRow, network: Network, num_nodes: int, rivals: Iterable[InstanceTypeRow]
 ) -> str:
+    if network.short:
+        return network.short
     if row.nics.count is None:
         return "how many NICs it has is not known, so that all are attached cannot be promised"
     if row.nvlink_domain_nodes is not None:

@@ -187,7 +187,7 @@ def _known_names(catalog: Catalog, cloud: CloudCatalog) -> frozenset[str]:
             names.update(row.script.before if row.script else ())
         return frozenset(names)
 
-    return cloud.kept(("variables",), make)
+    return cloud.kept(None, "variables", make)
 
 
 def _is_known(name: str, known: frozenset[str]) -> bool:

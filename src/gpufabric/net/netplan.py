@@ -15,7 +15,7 @@ from gpufabric.net.env import Where, environment_of
 from gpufabric.net.nics import Nic
 from gpufabric.plan import EnvVar, NetworkItem, Offer, Source
 
-__all__ = ["NetworkPlan", "network_plan"]
+__all__ = ["NetworkPlan", "fitting_way", "network_plan"]
 
 
 @frozen(kw_only=True)
@@ -42,10 +42,12 @@ def network_plan(
     *,
     envs: Mapping[str, str] | None = None,
     row: InstanceTypeRow | None = None,
+    way: KubernetesRow | None = None,
 ) -> NetworkPlan:
     """The network plan of an offer. `envs` are the user's; they win.
 
-    `row` is for a type that was found and has no row in the catalog.
+    `row` is for a type that was found and has no row in the catalog; `way` is how the cluster gives
+    pods their NICs, where that was found out (`fitting_way`), else the preferred one.
     """
     row = row or cloud.find_type(offer.instance_type)
     platform = cloud.platforms.get(offer.platform)
@@ -58,7 +60,7 @@ def network_plan(
     used = several and network.fabric
     where = Where(catalog, cloud, row.name, platform.name, network.kind.value)
     env = environment_of(where, user=envs, several_nodes=several)
-    way = network.way if used else None
+    way = (way or network.way) if used else None
     filled = _filled(way, platform, row) if way else None
     requests = dict(filled.requests) if filled else {}
     pods = platform.kind == "kubernetes"
@@ -84,6 +86,17 @@ def network_plan(
         way=filled,
         script=env.script.path if env.script else None,
     )
+
+
+def fitting_way(
+    ways: Sequence[KubernetesRow], allocatable: Mapping[str, str]
+) -> KubernetesRow | None:
+    """The preferred way whose resources a node has, by its `status.allocatable`."""
+    for way in ways:
+        needed = (*way.requests, *way.detect.allocatable)
+        if all(allocatable.get(name, "0") not in ("", "0") for name in needed):
+            return way
+    return None
 
 
 _REPEATED = re.compile(r"\{nics\*([^{}]+)\}")

@@ -62,7 +62,7 @@ def rank(offers: Iterable[Offer], policy: LaunchPolicy | None) -> list[Offer]:
     def measure(offer: Offer) -> tuple[float, float]:
         price = _UNKNOWN if offer.usd_hour is None else offer.usd_hour
         if by is RankBy.PRICE:
-            return (price, 0)
+            return (price, -(offer.gbps_per_gpu or 0))
         if by is RankBy.BANDWIDTH:
             return (_UNKNOWN if offer.gbps_per_gpu is None else -offer.gbps_per_gpu, price)
         gbps = offer.gbps_per_node
