@@ -11,11 +11,12 @@ from gpufabric.config import Settings
 from gpufabric.fabric import Event, Fabric
 from gpufabric.handle import JobHandle
 from gpufabric.job import Attempt, JobRef, JobStatus, LogLine
-from gpufabric.plan import LaunchPlan, LaunchPolicy, Resolution
+from gpufabric.plan import LaunchPlan, LaunchPolicy, Offer, Resolution
 from gpufabric.task import Task
 
 if TYPE_CHECKING:
     from gpufabric.bench import BenchReport
+    from gpufabric.net.proof import NetworkProof
 
 __all__ = ["AsyncFabric", "AsyncJobHandle"]
 
@@ -103,6 +104,10 @@ class AsyncJobHandle:
     async def teardown(self) -> None:
         """See `JobHandle.teardown`."""
         await self._pool.run(self._job.teardown)
+
+    async def network(self, *, offer: Offer | None = None) -> "NetworkProof":
+        """See `JobHandle.network`."""
+        return await self._pool.run(self._job.network, offer=offer)
 
     async def bench(self, *, timeout: float | None = None) -> "BenchReport":  # noqa: ASYNC109  # as sync
         """See `JobHandle.bench`."""

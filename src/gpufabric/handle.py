@@ -1,20 +1,70 @@
 """JobHandle: a job that runs somewhere, found by its ref, from any process."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from gpufabric.backends.base import Backend
 from gpufabric.config import Settings
-from gpufabric.errors import JobTimeoutError
+from gpufabric.errors import JobFailedError, JobTimeoutError, SpecError
 from gpufabric.job import Attempt, JobRef, JobState, JobStatus, LogLine
-from gpufabric.plan import LaunchPlan, LaunchPolicy
+from gpufabric.plan import LaunchPlan, LaunchPolicy, Offer
 
 if TYPE_CHECKING:
     from gpufabric.bench import BenchReport
+    from gpufabric.net.proof import NetworkProof
 
 __all__ = ["JobHandle"]
+
+
+_PROOF_LINES = 50_000
+
+
+class ProofWatch:
+    """Looks at a job's lines, less and less often, until they prove or refute its network."""
+
+    def __init__(self, offer: Offer) -> None:
+        """Watches for what `offer` promised."""
+        self.offer = offer
+        self._lines: list[str] = []
+        self._next_count = 64
+        self._next_time = time.monotonic() + 1.0
+        self._pause_s = 1.0
+        self._settled = False
+
+    def due(self) -> bool:
+        """Whether it is time for another look at the whole log."""
+        return not self._settled and time.monotonic() >= self._next_time
+
+    def judge(self, lines: Iterable[LogLine]) -> "NetworkProof":
+        """Judges the log so far; the next look is twice as far off, a minute at most."""
+        self._pause_s = min(self._pause_s * 2, 60.0)
+        self._next_time = time.monotonic() + self._pause_s
+        return self._prove(line.text for line in islice(lines, _PROOF_LINES))
+
+    def add(self, text: str) -> "NetworkProof | None":
+        """Takes one line; judges all so far whenever they have doubled."""
+        if self._settled:
+            return None
+        self._lines.append(text)
+        if len(self._lines) < self._next_count:
+            return None
+        self._next_count *= 2
+        proof = self._prove(self._lines)
+        if proof.state != "unknown" or len(self._lines) >= _PROOF_LINES:
+            self._settled = True
+            self._lines.clear()
+        return proof
+
+    def _prove(self, texts: Iterable[str]) -> "NetworkProof":
+        from gpufabric.net.proof import prove
+        from gpufabric.net.reading import read
+
+        proof = prove(read(texts), self.offer)
+        self._settled = proof.state != "unknown"
+        return proof
 
 
 class JobHandle:
@@ -68,10 +118,13 @@ class JobHandle:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = 0.01
+        watch = self._proof_watch()
         while True:
             status = self.status()
             if status.state.ended:
                 return status
+            if watch is not None and watch.due():
+                self._end_if_refuted(watch, watch.judge(self.logs()))
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise JobTimeoutError(
@@ -89,7 +142,9 @@ class JobHandle:
 
         `since` leaves out what was written before, in seconds since 1970.
         """
-        return self._backend.logs(self.ref, node_rank=node_rank, follow=follow, since=since)
+        lines = self._backend.logs(self.ref, node_rank=node_rank, follow=follow, since=since)
+        watch = self._proof_watch() if follow else None
+        return lines if watch is None else self._watched(lines, watch)
 
     def cancel(self) -> None:
         """Stops the processes; logs and state stay until `teardown`."""
@@ -98,6 +153,43 @@ class JobHandle:
     def teardown(self) -> None:
         """Removes everything that the launch made. Of what is gone it succeeds."""
         self._backend.teardown(self.ref)
+
+    def network(self, *, offer: Offer | None = None) -> "NetworkProof":
+        """Reads the job's own log: which transport, NICs and GPUDirect state NCCL chose.
+
+        The answer is `proven`, `refuted` or `unknown`, with evidence, against the offer that was
+        launched; a handle that was attached needs it as `offer`. Raises `SpecError` without one.
+        """
+        from gpufabric.net.proof import prove
+        from gpufabric.net.reading import read
+
+        promised = offer or (self.plan.offer if self.plan is not None else None)
+        if promised is None:
+            raise SpecError(
+                "an attached handle does not know what was promised: give network(offer=...)"
+            )
+        return prove(read(line.text for line in self.logs()), promised)
+
+    def _proof_watch(self) -> ProofWatch | None:
+        if not self.policy.require_proof or self.plan is None:
+            return None
+        return ProofWatch(self.plan.offer)
+
+    def _watched(self, lines: Iterator[LogLine], watch: ProofWatch) -> Iterator[LogLine]:
+        for line in lines:
+            yield line
+            self._end_if_refuted(watch, watch.add(line.text))
+
+    def _end_if_refuted(self, watch: ProofWatch, proof: "NetworkProof | None") -> None:
+        if proof is None or proof.state != "refuted":
+            return
+        self.cancel()
+        raise JobFailedError(
+            f"{self.ref} was ended: the promised {watch.offer.tier.value} network is refuted by its"
+            f" own log: {'; '.join(proof.reasons)}",
+            ref=self.ref,
+            tail=[e.text for e in proof.evidence],
+        )
 
     def bench(self, *, timeout: float | None = None) -> "BenchReport":
         """Waits for a benchmark job and reads its table from rank 0's output.

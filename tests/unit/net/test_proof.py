@@ -1,0 +1,114 @@
+"""What a job's own log proves or refutes of the promised network."""
+
+import pytest
+
+import gpufabric as gf
+from gpufabric.net.proof import _LOST, prove
+from gpufabric.net.reading import read
+from gpufabric.net.rules import RULES
+from gpufabric.testing import Behaviour, FakeBackend, FakeCloud, pool
+
+NICS = 2
+GOOD = [
+    "n0:11:21 [0] NCCL INFO NCCL version 2.27.3+cuda12.9",
+    "n0:11:21 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB; OOB eth0:10.1.0.4<0>",
+    "n0:11:21 [0] NCCL INFO Using network IB",
+    "n0:11:21 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
+    "n0:11:21 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 1 'mlx5_1'",
+    "n0:11:21 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/IB/0/GDRDMA",
+    "n0:11:21 [0] NCCL INFO Channel 01/0 : 8[0] -> 15[7] [send] via NET/IB/1/GDRDMA",
+]
+SOCKET = [
+    "n0:11:21 [0] NCCL INFO NCCL version 2.27.3+cuda12.9",
+    "n0:11:21 [0] NCCL INFO NET/IB : No device found.",
+    "n0:11:21 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.4<0>",
+    "n0:11:21 [0] NCCL INFO Using network Socket",
+    "n0:11:21 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/Socket/0",
+]
+
+
+def backend(network: str = "infiniband", behaviour: Behaviour | None = None) -> FakeBackend:
+    cloud = FakeCloud([pool("H100:8", network=network, nics=NICS, gbps=400 * NICS)])
+    if behaviour is not None:
+        cloud.script(behaviour)
+    return FakeBackend(cloud=cloud)
+
+
+def task(tier: str = "best") -> gf.Task:
+    return gf.Task(
+        run="train",
+        num_nodes=2,
+        resources=gf.Resources(accelerators="H100:8", network_tier=tier),
+    )
+
+
+def offer(tier: str = "best", network: str = "infiniband") -> gf.Offer:
+    with gf.Fabric(backend(network)) as fabric:
+        found = fabric.offers(task(tier)).best
+    assert found is not None
+    return found
+
+
+def test_gpudirect_on_every_nic_is_proven():
+    proof = prove(read(GOOD), offer())
+    assert proof.state == "proven", str(proof)
+    assert proof.nics == ("mlx5_0", "mlx5_1")
+    assert proof.inter_node_transport is not None
+
+
+def test_sockets_where_infiniband_was_promised_are_refuted_with_what_to_do():
+    proof = prove(read(SOCKET), offer())
+    assert proof.state == "refuted"
+    assert "Socket" in str(proof)
+    assert proof.reasons
+
+
+def test_gpudirect_off_is_refuted():
+    off = [line.replace("Enabled", "Disabled").replace("/GDRDMA", "") for line in GOOD]
+    assert prove(read(off), offer()).state == "refuted"
+
+
+def test_fewer_nics_than_promised_refute_best():
+    one = [line.replace(" [1]mlx5_1:1/IB", "") for line in GOOD if "mlx5_1'" not in line]
+    assert prove(read(one), offer()).state == "refuted"
+
+
+@pytest.mark.parametrize("text", ["", "epoch 1 loss 0.3\n", "NCCL version 2.27.3+cuda12.9\n"])
+def test_a_log_that_does_not_tell_is_unknown_and_says_what_to_set(text):
+    proof = prove(read(text), offer())
+    assert proof.state == "unknown"
+    assert "NCCL_DEBUG" in " ".join(proof.reasons)
+
+
+def test_sockets_keep_the_standard_tier():
+    assert prove(read(SOCKET), offer("standard", "ethernet")).state == "proven"
+
+
+def test_every_finding_that_breaks_a_promise_is_a_rule():
+    assert {rule.id for rule in RULES} >= _LOST
+
+
+def handle(lines: list[str], **policy: object) -> tuple[gf.Fabric, gf.JobHandle]:
+    made = backend(behaviour=Behaviour(lines=tuple(lines * 20), seconds=100.0))
+    fabric = gf.Fabric(made, settings=gf.Settings(poll_s=0.01))
+    return fabric, fabric.launch(task(), policy=gf.LaunchPolicy(**policy))
+
+
+def test_a_refuted_promise_ends_the_job_early_when_proof_is_required():
+    fabric, job = handle(SOCKET, require_proof=True)
+    with fabric, job, pytest.raises(gf.JobFailedError, match="refuted by its own log") as caught:
+        for _ in job.logs(follow=True):
+            pass
+    assert caught.value.tail
+
+
+def test_an_attached_handle_asks_for_what_was_promised():
+    fabric, job = handle(GOOD)
+    with fabric, job:
+        job.wait()
+        assert job.network().state == "proven"
+        attached = fabric.attach(job.ref)
+        with pytest.raises(gf.SpecError, match="offer="):
+            attached.network()
+        assert job.plan is not None
+        assert attached.network(offer=job.plan.offer).state == "proven"
