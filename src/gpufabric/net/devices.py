@@ -18,6 +18,7 @@ from gpufabric.net._devices_net import (
 )
 from gpufabric.net._devices_verbs import Ibstat, IbvDevinfo
 from gpufabric.net.launcher import Launcher
+from gpufabric.net.perftest import Perftest
 from gpufabric.net.records import Devices, HcaState
 from gpufabric.net.sysfs import HostFacts, SysfsText
 
@@ -53,6 +54,7 @@ def device_readers() -> tuple[DeviceReader, ...]:
         EthtoolStatistics(table),
         SysfsText(table),
         HostFacts(table),
+        Perftest(table),
         Launcher(table),
     )
 

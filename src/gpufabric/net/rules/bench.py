@@ -46,17 +46,20 @@ def _one_gpu_a_node(case: Case) -> Iterable[Match]:
 
 def _no_mpi(case: Case) -> Iterable[Match]:
     header = case.report.header
-    if header.n_headers < 2 or header.n_footers >= header.n_headers:
-        ranks = [device.rank for device in header.devices]
-        doubled = len(ranks) > 1 and len(set(ranks)) == 1 and header.n_headers > 1
-        if not doubled:
-            return ()
-    ranks = [device.rank for device in header.devices]
-    if ranks and len(set(ranks)) == len(ranks):
+    alone = bool(header.devices) and all(device.rank == 0 for device in header.devices)
+    unfinished = header.n_headers - header.n_footers >= 2
+    if header.n_headers < 2 or not alone or not (unfinished or _interleaved(case.tables)):
         return ()
-    at = case.tables[0].lineno if case.tables else None
+    at = next((table.lineno for table in case.tables if table.lineno), None)
     text = f"{header.n_headers} headers, every process is rank 0"
     return fires(Evidence(at or 0, text))
+
+
+def _interleaved(tables: Sequence[BenchTable]) -> bool:
+    """Whether a table begins before the one before it has ended: processes ran side by side."""
+    return any(
+        (after.lineno or 0) < (before.rows[-1].lineno or 0) for before, after in pairwise(tables)
+    )
 
 
 def _cliff(case: Case) -> Iterable[Match]:
