@@ -336,12 +336,12 @@ class FakeCloud:
         return self.call("give up gang", act, backend=backend, name=job, job=job)
 
     def stop(self, job: str, *, backend: str) -> None:
-        """Stops the processes of a gang; does nothing where they have ended or are gone."""
+        """Stops the processes of a gang; does nothing where they have ended."""
 
         def act(state: State) -> None:
             run = state.runs.get(job)
             if run is None:
-                return
+                raise NotFoundError(f"no job {job}", backend=backend, operation="stop gang")
             if run.phase is Phase.BUILDING:
                 state.runs[job] = evolve(run, phase=Phase.REMOVING)
             elif run.stopped_at is None:

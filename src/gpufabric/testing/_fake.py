@@ -6,7 +6,7 @@ from typing import ClassVar, cast
 
 from gpufabric._frozen import FrozenDict, evolve
 from gpufabric.backends.base import Capability, CheckItem, CheckReport, Pool, Site
-from gpufabric.errors import GpuFabricError, NotFoundError, SpecError, TransientError
+from gpufabric.errors import GpuFabricError, NotFoundError, Problem, SpecError, TransientError
 from gpufabric.job import JobRef, JobState, JobStatus, LogLine
 from gpufabric.plan import EnvVar, LaunchPlan, NetworkItem, Offer, Resolution, Step
 from gpufabric.task import PythonCall, Task
@@ -145,6 +145,18 @@ class FakeBackend:
 
         A connection that is lost while following is made again, without loss or doubles.
         """
+        gang, _ = self.cloud.peek(ref.name)
+        if gang is None or _place(gang.gang.body) != ref.place:
+            raise NotFoundError(f"no job {ref}", backend=self._name, operation="logs")
+        size = cast("int", gang.gang.body["num_nodes"])
+        if node_rank is not None and not 0 <= node_rank < size:
+            told = f"{node_rank} is not within 0 to {size - 1}"
+            raise SpecError([Problem(path="node_rank", message=told)])
+        return self._lines(ref, node_rank=node_rank, follow=follow, since=since)
+
+    def _lines(
+        self, ref: JobRef, *, node_rank: int | None, follow: bool, since: float | None
+    ) -> Iterator[LogLine]:
         given, tries = 0, 0
         while True:
             try:
@@ -155,10 +167,8 @@ class FakeBackend:
                     raise
                 continue
             tries = 0
-            if gang is None:
-                if given and follow:  # torn down while we followed
-                    return
-                raise NotFoundError(f"no job {ref}", backend=self._name, operation="logs")
+            if gang is None:  # torn down meanwhile
+                return
             lines = lines_of(gang, node_rank=node_rank, until=now)
             for number, line in enumerate(lines):
                 if number < given:
@@ -177,7 +187,7 @@ class FakeBackend:
                 )
 
     def cancel(self, ref: JobRef) -> None:
-        """Stops the job's processes; what is ended or gone stays so."""
+        """Stops the job's processes; what has ended stays so."""
         for left in reversed(range(_TRIES)):
             try:
                 self.cloud.stop(ref.name, backend=self._name)

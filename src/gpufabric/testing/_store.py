@@ -156,23 +156,22 @@ class FolderStore:
     @contextlib.contextmanager
     def open(self) -> Iterator[State]:
         """Gives the state; no one else has it meanwhile. What was changed is kept at the end."""
+        import json
+
         with self._locked():
-            state = self._read()
-            before = state.to_json()
+            text = self._file.read_text(encoding="utf-8")
+            state = State.from_json(json.loads(text))
             yield state
-            if state.to_json() != before:
-                self._write(state)
+            self._write(state, text)
 
-    def _read(self) -> State:
+    def _write(self, state: State, before: str = "") -> None:
         import json
 
-        return State.from_json(json.loads(self._file.read_text(encoding="utf-8")))
-
-    def _write(self, state: State) -> None:
-        import json
-
+        text = json.dumps(state.to_json())
+        if text == before:
+            return
         fresh = self._file.with_name(f"cloud.json.{os.getpid()}")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(state.to_json(), out)
+            out.write(text)
         fresh.replace(self._file)
