@@ -103,6 +103,7 @@ def _report(
         pairs=tuple(s.pair for s in own_body if s.pair),
         out_of_bounds=table.out_of_bounds_count,
         avg_bus_bandwidth_gbytes_s=table.avg_bus_bandwidth,
+        is_cpu_time=table.time_is_cpu,
         complete=table.avg_bus_bandwidth is not None and not table.rows_left_out,
     )
 

@@ -16,6 +16,7 @@ SLOW: Final = 0.75
 SLOW_PAIR: Final = 0.5
 #: NCCL changes protocol and algorithm with size, which bends a healthy curve less than this.
 DIP: Final = 0.5
+CLIFF: Final = 0.5
 BANDWIDTH_BYTES: Final = 1 << 20
 _SOURCE: Final = "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"
 
@@ -81,14 +82,7 @@ def curve(report: BenchReport) -> Iterable[Finding]:
         key=lambda row: row.size_bytes,
     )
     yield from _dips(rows)
-    if len(rows) > 2 and _speed(rows[-1]) < SLOW * max(map(_speed, rows)):
-        best = max(rows, key=_speed)
-        yield _note(
-            "falling_end",
-            "bandwidth falls at large sizes",
-            f"{_speed(rows[-1]):g} GB/s at {rows[-1].size_bytes} bytes after {_speed(best):g} at"
-            f" {best.size_bytes}: congestion, memory pressure or a throttled device.",
-        )
+    yield from _cliff(rows)
     yield from _in_place(rows)
     yield from _latency(report)
 
@@ -103,6 +97,37 @@ def _dips(rows: list[BenchRow]) -> Iterable[Finding]:
                 f"{_speed(row):g} GB/s, while smaller and larger sizes reach {shoulder:g}: a bad"
                 " change of NCCL's protocol or algorithm, or a disturbance in that minute.",
             )
+
+
+def _cliff(rows: list[BenchRow]) -> Iterable[Finding]:
+    """Large sizes that stay far below what smaller ones reached."""
+    best = max(rows, key=_speed, default=None)
+    if best is None:
+        return
+    after = [row for row in rows if row.size_bytes > best.size_bytes]
+    if len(after) >= 2 and all(_speed(row) < CLIFF * _speed(best) for row in after):
+        said = (
+            f"{_speed(best):g} GB/s at {best.size_bytes} bytes, then {_speed(after[0]):g} at"
+            f" {after[0].size_bytes} and at most half of the peak up to the end"
+        )
+        yield Finding(
+            code="cliff_above_size",
+            severity=Severity.ERROR,
+            evidence=(),
+            title=f"bandwidth falls above {best.size_bytes} bytes",
+            cause=f"{said}: congestion, pause frames that spread (PFC), or a bad change of"
+            " protocol.",
+            remedy="Watch the NICs' pause and drop counters (ethtool -S) during a run of the large"
+            " sizes; try NCCL_ALGO and NCCL_PROTO to tell the library from the network.",
+            source="https://github.com/NVIDIA/nccl/issues/1453",
+        )
+    elif after and _speed(after[-1]) < SLOW * _speed(best):
+        yield _note(
+            "falling_end",
+            "bandwidth falls at the largest size",
+            f"{_speed(after[-1]):g} GB/s at {after[-1].size_bytes} bytes after {_speed(best):g} at"
+            f" {best.size_bytes}.",
+        )
 
 
 def _in_place(rows: list[BenchRow]) -> Iterable[Finding]:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from gpufabric._frozen import field, frozen
 
 if TYPE_CHECKING:
-    import matplotlib.axes
-    import matplotlib.figure
     import pandas as pd
     import polars as pl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from gpufabric.bench.verdict import Verdict
     from gpufabric.net.promise import HasNetwork, Reference
@@ -95,6 +95,7 @@ class BenchReport:
         avg_bus_bandwidth_gbytes_s: as printed: the mean over all sizes. Shown, never judged, since
             small sizes pull it down.
         complete: False where the text stops before the footer.
+        is_cpu_time: times are those of queueing the work (nccl-tests -C 1), not of doing it.
     """
 
     collective: str | None
@@ -108,6 +109,7 @@ class BenchReport:
     out_of_bounds: int | None = None
     avg_bus_bandwidth_gbytes_s: float | None = None
     complete: bool = True
+    is_cpu_time: bool = False
 
     @classmethod
     def from_text(cls, lines: str | Iterable[str]) -> "BenchReport":
@@ -208,15 +210,28 @@ class BenchReport:
         } | {name: pl.Float64 for name in _columns() if name.endswith(("_us", "_gbytes_s"))}
         return pl.DataFrame(self.to_dicts(), schema=kinds)
 
-    def plot(self, ax: "matplotlib.axes.Axes | None" = None) -> "matplotlib.figure.Figure":
-        """Draws bus bandwidth and time over size. Raises `MissingExtraError` without matplotlib.
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        *,
+        reference_gbytes_s: float | None = None,
+        limit_gbytes_s: float | None = None,
+    ) -> "Figure":
+        """Draws bus bandwidth and time over size, with a reference and a limit as lines.
 
         Nothing global is touched: without `ax` a figure of its own is made, which a notebook
-        shows and `figure.savefig(path)` stores.
+        shows and `figure.savefig(path)` stores. Raises `MissingExtraError` without matplotlib.
         """
         from gpufabric.bench._drawing import draw_report
 
-        return draw_report(self, ax)
+        lines = {"reference": reference_gbytes_s, "limit of the NICs": limit_gbytes_s}
+        return draw_report(self, ax, {k: v for k, v in lines.items() if v is not None})
+
+    def plot_pairs(self, ax: "Axes | None" = None) -> "Figure":
+        """Draws what every rank sent to every other as a matrix, from a pairwise run."""
+        from gpufabric.bench._drawing import draw_pairs
+
+        return draw_pairs(self, ax)
 
     def title(self) -> str:
         """What was run, on one line."""

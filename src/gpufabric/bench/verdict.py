@@ -13,6 +13,7 @@ from gpufabric.bench import _shape
 from gpufabric.bench.report import BenchReport, BenchRow
 from gpufabric.net.diagnosis import Finding, Health, Severity
 from gpufabric.net.promise import HasNetwork, Promise, Reference
+from gpufabric.net.records import Evidence
 
 __all__ = ["Verdict", "judge"]
 
@@ -30,7 +31,9 @@ COMPARABLE_BYTES: Final = 1 << 30
 _NOTES = "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"
 _RING: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 #: Findings that leave open what the network can do.
-_OPEN: Final = frozenset({"incomplete", "one_rank", "above_limit", "cpu_time", "below_reference"})
+_OPEN: Final = frozenset(
+    {"above_limit", "below_reference", "cpu_time", "incomplete", "tests_built_without_mpi"}
+)
 
 
 @frozen(kw_only=True)
@@ -60,8 +63,12 @@ class Verdict:
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> "Verdict":
         """Builds it from plain data. Raises `SpecError` with every fault and its path."""
+        import attrs
+
         from gpufabric._convert import from_dict
 
+        for kind in (Finding, Evidence, Reference):  # their annotations are text until resolved
+            attrs.resolve_types(kind)
         return from_dict(cls, data)
 
     def __str__(self) -> str:
@@ -137,7 +144,7 @@ def _data(report: BenchReport) -> Iterable[Finding]:
         if (n := (row.wrong or 0) + (row.in_place_wrong or 0))
     ]
     yield Finding(
-        code="wrong_data",
+        code="data_corruption",
         severity=Severity.CRITICAL,
         evidence=(),
         title="data arrived wrong",
@@ -157,9 +164,17 @@ def _run(report: BenchReport) -> Iterable[Finding]:
             "The run did not reach its last line, so the largest sizes may be missing.",
             "Read the end of the log for the error, and run it again.",
         )
+    if report.is_cpu_time:
+        yield _warning(
+            "cpu_time",
+            "times of the CPU",
+            "The run timed how long the CPU took to queue the work (-C 1), so its bandwidths say"
+            " nothing of the network.",
+            "Run it again without -C 1.",
+        )
     if report.n_ranks == 1:
         yield _warning(
-            "one_rank",
+            "tests_built_without_mpi",
             "one rank only",
             "Nothing crossed a network. nccl-tests built without MPI makes every process a job of"
             " its own.",
