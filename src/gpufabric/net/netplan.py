@@ -35,7 +35,7 @@ class NetworkPlan:
     script: str | None = None
 
 
-def network_plan(
+def network_plan(  # noqa: PLR0913  three are keywords that live backends alone give
     offer: Offer,
     cloud: CloudCatalog,
     catalog: Catalog,

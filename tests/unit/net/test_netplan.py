@@ -331,5 +331,7 @@ def test_another_way_of_the_platform_can_be_chosen(lab):
     net = network_plan(offer, catalog.cloud("lab"), catalog, way=ways[1])
     assert net.requests == {"nvidia.com/gpu": "8", "rdma/shared": "1"}
     assert fitting_way(ways, {"rdma/shared": "63", "nvidia.com/gpu": "8"}) is ways[1]
-    assert fitting_way(ways, {"rdma/ib": "8", "rdma/shared": "63"}) is ways[0]
+    assert (
+        fitting_way(ways, {"nvidia.com/gpu": "8", "rdma/ib": "8", "rdma/shared": "63"}) is ways[0]
+    )
     assert fitting_way(ways, {"nvidia.com/gpu": "8"}) is None
