@@ -135,6 +135,7 @@ def _pod(net: NetworkPlan) -> dict[str, object]:
     if way is None:
         return body
     body["nodeSelector"] = dict(way.node_selector)
+    body["tolerations"] = [one.key for one in way.tolerations]
     body["annotations"] = dict(way.annotations)
     body["hostNetwork"] = way.host_network
     body["privileged"] = way.privileged

@@ -380,6 +380,8 @@ class Component(Row):
     recommended: str | None = None
     broken: tuple[str, ...] = ()
     why: str = ""
+    sources: tuple[str, ...] = ()
+    """Unset: the row's."""
 
 
 class ClusterObject(Row):

@@ -29,6 +29,7 @@ class Where(NamedTuple):
     platform: str
     kind: str
     """Of their network."""
+    vendor: str = "nvidia"
 
 
 class Environment(NamedTuple):
@@ -51,7 +52,8 @@ def environment_of(
     """
     catalog, cloud = where.catalog, where.cloud
     user = user or {}
-    rows = [row for row in catalog.nccl.rows("env") if isinstance(row, EnvRow)]
+    uses_nccl = where.vendor in ("nvidia", "amd")  # RCCL reads NCCL's variables
+    rows: tuple[EnvRow, ...] = catalog.nccl.rows("env") if uses_nccl else ()
     fabric = several_nodes and where.kind != "ethernet"
     own = cloud.env_rows(where.type_name, where.platform) if fabric else ()
     found: dict[str, EnvVar] = {}

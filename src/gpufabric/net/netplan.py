@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpufabric._frozen import FrozenDict, field, frozen
 from gpufabric.catalog.index import Catalog, CloudCatalog
-from gpufabric.catalog.rows import Confidence, Evidence, InstanceTypeRow, KubernetesRow, PlatformRow
+from gpufabric.catalog.rows import (
+    Confidence,
+    Evidence,
+    InstanceTypeRow,
+    KubernetesRow,
+    Mount,
+    PlatformRow,
+    Toleration,
+)
 from gpufabric.errors import CatalogError
 from gpufabric.net._pod_items import pod_items
 from gpufabric.net._reach import network_of
@@ -23,7 +31,8 @@ class NetworkPlan:
     """What a launch must do for its network.
 
     `items` are for people and tests; `way`, `requests` and `script` are what a backend builds its
-    requests from. `way` is None for machines, and where pods need nothing of the network.
+    requests from. `way` is None for machines; `way.fabric` is false where pods ask for
+    nothing of the fabric.
     """
 
     items: tuple[NetworkItem, ...] = ()
@@ -58,12 +67,13 @@ def network_plan(  # noqa: PLR0913  three are keywords that live backends alone 
     network = network_of(cloud, row, platform, whole=whole)
     several = offer.num_nodes > 1
     used = several and network.fabric
-    where = Where(catalog, cloud, row.name, platform.name, network.kind.value)
+    where = Where(catalog, cloud, row.name, platform.name, network.kind.value, row.gpu.vendor)
     env = environment_of(where, user=envs, several_nodes=several)
-    way = (way or network.way) if used else None
+    pods = platform.kind == "kubernetes"
+    found = way or network.way
+    way = found if used else _plain(found, platform) if pods else None
     filled = _filled(way, platform, row) if way else None
     requests = dict(filled.requests) if filled else {}
-    pods = platform.kind == "kubernetes"
     if pods:
         requests.setdefault(_gpu_resource(platform, row), str(offer.gpus_per_node))
     items = [
@@ -99,6 +109,39 @@ def fitting_way(
     return None
 
 
+def _plain(way: KubernetesRow | None, platform: PlatformRow) -> KubernetesRow:
+    """What pods need that ask for nothing of the fabric: to be let onto the node, and memory."""
+    if way is not None:
+        return KubernetesRow(
+            name=way.name,
+            platform=way.platform,
+            applies_to=way.applies_to,
+            fabric=False,
+            node_selector=way.node_selector,
+            tolerations=way.tolerations,
+            mounts=tuple(mount for mount in way.mounts if mount.source == "empty_dir"),
+            runtime_class=way.runtime_class,
+            sources=way.sources,
+            checked=way.checked,
+            confidence=way.confidence,
+        )
+    taint = (Toleration(key=platform.gpu_taint),) if platform.gpu_taint else ()
+    why = "NCCL shares memory between the processes of a node"
+    return KubernetesRow(
+        name="plain",
+        platform=platform.name,
+        applies_to=("*",),
+        fabric=False,
+        node_selector=FrozenDict({"node.kubernetes.io/instance-type": "{type}"}),
+        tolerations=taint,
+        mounts=(Mount(name="shm", mount_path=_SHM, source="empty_dir", medium="Memory", why=why),),
+        sources=platform.sources,
+        checked=platform.checked,
+        confidence=platform.confidence,
+    )
+
+
+_SHM = "/dev/shm"  # noqa: S108  a path in the pod, not a file of ours
 _REPEATED = re.compile(r"\{nics\*([^{}]+)\}")
 
 
@@ -132,13 +175,12 @@ def _item(kind: str, name: str, value: str, why: str, source: Source | None) -> 
     return NetworkItem(kind=kind, name=name, value=value, why=why, source=source)
 
 
-def source_of(cloud: CloudCatalog, row: Evidence) -> Source | None:
-    """The first source of a row."""
-    if not row.sources:
+def source_of(cloud: CloudCatalog, row: Evidence, own: tuple[str, ...] = ()) -> Source | None:
+    """The first source of a row, or of a part of it that has its own."""
+    name = next(iter(own or row.sources), None)
+    if name is None:
         return None
-    return Source(
-        url=cloud.address(row.sources[0]), checked=row.checked, confidence=row.confidence.value
-    )
+    return Source(url=cloud.address(name), checked=row.checked, confidence=row.confidence.value)
 
 
 def _nic_items(
@@ -243,4 +285,4 @@ def _versions(
                 f"not {', '.join(part.broken)}" if part.broken else "",
             ]
             value = "; ".join(word for word in words if word) or "needed"
-            yield _item("version", part.name, value, part.why, source_of(cloud, env))
+            yield _item("version", part.name, value, part.why, source_of(cloud, env, part.sources))

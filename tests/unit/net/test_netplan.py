@@ -195,7 +195,11 @@ def test_pods_ask_for_what_their_row_says_with_the_type_filled_in(lab):
 def test_a_part_of_a_node_asks_for_gpus_alone(lab):
     net, _, _ = planned(lab(), "pods", gpus=4)
     assert net.requests == {"nvidia.com/gpu": "4"}
-    assert net.way is None
+    assert net.way is not None
+    assert not net.way.fabric
+    assert values(net, "toleration") == {"nvidia.com/gpu": "Exists NoSchedule"}
+    assert values(net, "node") == {"type": "x.node"}
+    assert values(net, "security") == {"privileged": "false"}
     assert "NCCL_IB_HCA" not in env(net)
 
 
@@ -205,6 +209,14 @@ def test_one_node_sets_up_no_network_between_nodes(lab):
     assert set(env(net)) == {"NCCL_DEBUG"}
     assert values(net, "nic") == {}
     assert net.warnings == ()
+
+
+def test_accelerators_that_do_not_speak_nccl_get_none_of_its_variables():
+    backend = AssumedBackend("aws")
+    task = Task(run="x", num_nodes=2, resources=Resources(accelerators="trn2:16"))
+    offer = backend.offers(task, backend.discover()).best
+    assert offer is not None
+    assert backend.plan(task, offer, backend.discover()).env == ()
 
 
 def test_the_environment_names_since_when_it_holds(lab):
