@@ -17,6 +17,7 @@ __all__ = ["read_reports"]
 
 _OURS = re.compile(r"# gpufabric-bench (format=\d+ .*)$")
 _PAIR = re.compile(r"# pair (\d+) \((\S+)\) -> (\d+) \((\S+)\): ([\d.]+) GB/s$")
+_NOTHING: dict[str, str] = {}
 _PARAMETERS = re.compile(r"# nThread .*?(?<!warmup )(?<!agg )\biters: (\d+)")
 
 
@@ -88,7 +89,7 @@ def _report(
     own_head: list[_Said],
     own_body: list[_Said],
 ) -> BenchReport:
-    ours = next((s.ours for s in reversed(own_head) if s.ours), {})
+    ours = next((s.ours for s in reversed(own_head) if s.ours), _NOTHING)
     iters = next((s.iters for s in reversed(own_head) if s.iters), None)
     n_ranks = _int(ours.get("n_ranks")) or table.n_ranks or (header.n_ranks if header else None)
     nodes = _int(ours.get("num_nodes")) or (header.n_nodes if header else None)

@@ -23,10 +23,13 @@ import socket
 import struct
 import sys
 import time
+import traceback
 import warnings
-from typing import Any, Callable, NamedTuple  # noqa: UP035  (Python 3.8 has no other Callable)
+from typing import Any, Callable, NamedTuple, cast  # noqa: UP035  (Python 3.8 has no other Callable)
 
 FORMAT = 1  # of the "# gpufabric-bench" line
+MAGIC = b"gpufabrc"
+GREETING = struct.Struct("!8sI")  # what a data connection starts with: MAGIC, own rank
 PERIOD = 251  # a prime: a chunk that lands in the wrong place does not look right by chance
 BLOCK_BYTES = 256 * 1024  # how much is received before it is reduced: the kernel fills up meanwhile
 MAX_SEND_BYTES = 1 << 20
@@ -125,7 +128,7 @@ def size_bytes(text: str) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line: nccl-tests' short flags, and the gang's place as long ones."""
-    p = argparse.ArgumentParser(prog="gpufabric_bench", description=__doc__.split("\n", 1)[0])
+    p = argparse.ArgumentParser(prog="gpufabric_bench", description="Collectives over TCP sockets.")
     p.add_argument("--collective", choices=COLLECTIVES, default="all_reduce")
     p.add_argument("-b", "--minbytes", type=size_bytes, default=1 << 10)
     p.add_argument("-e", "--maxbytes", type=size_bytes, default=16 << 20)
@@ -358,11 +361,11 @@ class Line:
             *whole, self.rest = (self.rest + piece).split(b"\n")
             for text in whole:
                 try:
-                    message = json.loads(text.decode("utf-8"))
+                    message: Any = json.loads(text.decode("utf-8"))
                 except ValueError:
                     message = None
                 if isinstance(message, dict):
-                    self.ready.append(message)
+                    self.ready.append(cast("dict[str, Any]", message))
                 else:
                     self.closed = True
             if len(self.rest) > MAX_MESSAGE_BYTES:
@@ -700,7 +703,7 @@ def _accept_all(
 
 def _who_is_missing(o: Options, here: set[int]) -> str:
     missing = [rank for rank in range(o.world) if rank not in here]
-    names = []
+    names: list[str] = []
     for rank in missing:
         node = rank // o.nproc
         names.append("rank {}{}".format(rank, f" ({o.node_ips[node]})" if o.node_ips else ""))
@@ -736,29 +739,42 @@ def _introduce(
     return star.peers
 
 
+def _answer(door: socket.socket) -> tuple[int, socket.socket | None]:
+    """Take one connection and read which rank it is from; no socket where nobody fit came."""
+    try:
+        s = door.accept()[0]
+    except OSError:
+        return -1, None
+    try:
+        s.settimeout(5.0)
+        word = s.recv(GREETING.size, socket.MSG_WAITALL)
+    except OSError:
+        word = b""
+    if len(word) == GREETING.size:
+        magic, rank = GREETING.unpack(word)
+        if magic == MAGIC:
+            return int(rank), s
+    s.close()
+    return -1, None
+
+
 def _connect_all(
     o: Options, star: Star, door: socket.socket, local: str, deadline: float
 ) -> dict[int, socket.socket]:
     """Dial every lower rank, answer every higher one; the first bytes say who it is."""
-    greeting = struct.Struct("!8sI")
     socks: dict[int, socket.socket] = {}
     for peer in star.peers[: star.rank]:
         s = dial(peer.address, peer.port, local, deadline, f"{peer} for data")
-        s.sendall(greeting.pack(b"gpufabrc", star.rank))
+        s.sendall(GREETING.pack(MAGIC, star.rank))
         socks[peer.rank] = s
     while len(socks) < len(star.peers) - 1:
         door.settimeout(min(1.0, max(0.1, deadline - time.monotonic())))
-        try:
-            s = door.accept()[0]
-            s.settimeout(5.0)
-            word = s.recv(greeting.size, socket.MSG_WAITALL)
-        except OSError:
-            word = b""
-        if len(word) == greeting.size:
-            magic, rank = greeting.unpack(word)
-            if magic == b"gpufabrc" and star.rank < rank < len(star.peers) and rank not in socks:
-                socks[rank] = s
-                continue
+        rank, found = _answer(door)
+        if found is not None and star.rank < rank < len(star.peers) and rank not in socks:
+            socks[rank] = found
+            continue
+        if found is not None:
+            found.close()
         star.watch()
         if time.monotonic() >= deadline:
             missing = [str(p) for p in star.peers[star.rank + 1 :] if p.rank not in socks]
@@ -1294,7 +1310,7 @@ def _child(o: Options, local_rank: int, listener: socket.socket | None) -> int:
     try:
         return run_rank(o, local_rank, None)
     except BaseException:  # noqa: BLE001  (printed in full; the parent sees the exit code)
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
         return 70
 
 
@@ -1309,7 +1325,7 @@ def main(argv: list[str] | None = None) -> int:
     if not o.master_port:  # one node: meet on this machine, at any free port
         listener = listen("127.0.0.1", 0, or_any=False)
         o = o._replace(master_addr="127.0.0.1", master_port=int(listener.getsockname()[1]))
-    children = []
+    children: list[int] = []
     for local_rank in range(1, o.nproc):
         pid = os.fork()
         if pid == 0:

@@ -274,6 +274,7 @@ def start_ranks(o: base.Options, argv: list[str]) -> int:
         subprocess.Popen(program, env={**os.environ, LOCAL_RANK: str(i)}) for i in range(o.nproc)
     ]
     code = 0
+    stop_at = 0.0
     left = list(ranks)
     while left:
         time.sleep(0.05)
