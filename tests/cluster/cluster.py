@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, action: object, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
-        command.set_defaults(action=action)
+        command.set_defaults(run=action)
         return command
 
     add("build", lambda _: build.build(), "make programs, manifests and the image, if missing")
@@ -141,7 +141,7 @@ def main() -> int:
     """Run one command."""
     args = _parser().parse_args()
     try:
-        return args.action(args) or 0
+        return args.run(args) or 0
     except (ClusterError, ApiError) as exc:
         sys.stderr.write(f"cluster: {exc}\n")
         return 1

@@ -42,7 +42,7 @@ def machine_before(_alone):
 
 
 def _machine():
-    """All of this machine that a cluster could leave something in. Not by the cluster's own code."""
+    """All of this machine that a cluster could leave something in, seen by other code than its."""
     mounts = {line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()}
     links = subprocess.check_output(["ip", "-brief", "link"], text=True).splitlines()
     return {
@@ -61,19 +61,16 @@ def _machine():
 
 
 def _strangers():
-    """Processes in namespaces that are not ours, or that are programs of a cluster."""
+    """Processes as only a cluster has them: in another process namespace, or its programs."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            foreign = any(
-                (entry / "ns" / kind).readlink() != Path(f"/proc/self/ns/{kind}").readlink()
-                for kind in ("net", "mnt", "pid")
-            )
+            foreign = (entry / "ns" / "pid").readlink() != Path("/proc/self/ns/pid").readlink()
             words = (entry / "cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it ended meanwhile, or is not even root's to look at
         name = Path(words[0].decode(errors="replace")).name
         if foreign or re.match(r"containerd|kube|etcd|coredns|jobset|kueue|lws|runc", name):
             found.append((entry.name, name))

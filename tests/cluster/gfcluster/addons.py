@@ -218,7 +218,7 @@ def _wait_definitions(api: Api, definitions: list[Item]) -> None:
         api.wait_true(api.object_path(item), "Established")
 
 
-def wait_serving(name: str, timeout_s: float = 60) -> Daemon:
+def wait_serving(name: str, timeout_s: float = 120) -> Daemon:
     """Wait until an add-on's program says that it is ready."""
     addon = find(name)
     daemon, _ = daemons.load(name)
@@ -231,7 +231,7 @@ def wait_serving(name: str, timeout_s: float = 60) -> Daemon:
     return daemon
 
 
-def wait_admitting(api: Api, name: str, timeout_s: float = 30) -> None:
+def wait_admitting(api: Api, name: str, timeout_s: float = 60) -> None:
     """Wait until the API server lets an object of the add-on through its webhooks."""
     addon = find(name)
     said = ""

@@ -215,7 +215,7 @@ def _dns_objects() -> list[dict[str, object]]:
     ]
 
 
-def wait_apiserver(timeout_s: float = 60) -> Api:
+def wait_apiserver(timeout_s: float = 120) -> Api:
     """The API server once it says that it is ready."""
     daemon, _ = daemons.load("apiserver")
     api = Api(layout.kubeconfig())
@@ -232,7 +232,7 @@ def wait_apiserver(timeout_s: float = 60) -> Api:
     return api
 
 
-def wait_dns(timeout_s: float = 30) -> None:
+def wait_dns(timeout_s: float = 60) -> None:
     """Wait until CoreDNS has read the cluster."""
     daemon, _ = daemons.load("coredns")
 

@@ -98,7 +98,7 @@ def heal(all_nodes: tuple[Node, ...]) -> Api:
         say(f"starting {name}")
         daemons.restart(name)
         _wait(name)
-    nodes.wait_ready(api, all_nodes, timeout_s=90)
+    nodes.wait_ready(api, all_nodes)
     for name in addons.ADDONS:
         if name in daemons.names():
             addons.wait_serving(name)

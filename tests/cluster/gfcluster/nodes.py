@@ -78,7 +78,7 @@ def wait_containerd(node: Node) -> None:
             return False
         return True
 
-    wait_until(f"{node.name}'s containerd serves", serving, timeout_s=30,
+    wait_until(f"{node.name}'s containerd serves", serving, timeout_s=60,
                diagnose=lambda: tail(daemon.log))  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def start_kubelet(node: Node) -> Daemon:
     )
 
 
-def wait_ready(api: Api, nodes: tuple[Node, ...], timeout_s: float = 60) -> None:
+def wait_ready(api: Api, nodes: tuple[Node, ...], timeout_s: float = 120) -> None:
     """Wait until every node takes pods."""
 
     def ready() -> bool:
