@@ -55,33 +55,52 @@ def rank_range(collective: str | None, low: float, high: float) -> tuple[int, in
 
 
 def infer_collective(
-    rows: Sequence[BenchRow], *, has_redop: bool | None, has_root: bool | None
+    rows: Sequence[BenchRow],
+    *,
+    has_redop: bool | None,
+    has_root: bool | None,
+    many_ranks: bool = False,
 ) -> str | None:
     """The collective that these rows must be of, or None where more than one fits.
 
     Told by the redop and root columns, by whether ``count`` elements fill ``size`` bytes (else
-    the count is per rank), and by the in-place check that alltoall and sendrecv do not have.
+    the count is per rank), by busbw against algbw, and by the in-place check that alltoall and
+    sendrecv do not have (sendrecv prints a redop all the same). ``many_ranks`` says that the
+    text shows more than one rank.
     """
-    big = [row for row in rows[-_SAMPLE:] if row.size_bytes >= 4096 and row.count and row.dtype]
-    fills = {row.size_bytes == (row.count or 0) * _TYPE_BYTES.get(row.dtype or "", 0) for row in big}
-    if len(fills) != 1 or any(row.dtype not in _TYPE_BYTES for row in big):
+    told = [row for row in rows[-_SAMPLE:] if row.size_bytes > 0 and row.count and row.dtype]
+    if any(row.dtype not in _TYPE_BYTES for row in told):
+        return None
+    fills = {row.size_bytes == (row.count or 0) * _TYPE_BYTES[row.dtype or ""] for row in told}
+    if len(fills) != 1:
         return None
     whole = fills.pop()
-    reduces = has_redop is not False and all(row.redop not in (None, "none") for row in big)
-    rooted = has_root is not False and all(row.root is not None and row.root >= 0 for row in big)
-    if reduces and rooted:
-        return "reduce"
-    if reduces:
-        # With one rank reduce_scatter fills its buffer too; its busbw is 0 then.
-        return ("all_reduce" if _has_busbw(big) else None) if whole else "reduce_scatter"
+    reduces = has_redop is not False and all(row.redop not in (None, "none") for row in told)
+    rooted = has_root is not False and all(row.root is not None and row.root >= 0 for row in told)
     if rooted:
-        return "broadcast" if whole and _has_busbw(big) else None
-    if whole:
-        return "sendrecv" if big and _unchecked_in_place(big) else None
-    if big and _unchecked_in_place(big):
-        return "alltoall"
-    checked = any(row.in_place and row.in_place.wrong is not None for row in big)
-    return "all_gather" if checked else None
+        if reduces:
+            return "reduce"
+        return "broadcast" if whole and (many_ranks or _has_busbw(told)) else None
+    if _unchecked_in_place(told):
+        return "sendrecv" if whole else "alltoall"
+    if reduces:
+        if not whole:
+            return "reduce_scatter"
+        return "all_reduce" if _is_all_reduce(told, many_ranks=many_ranks) else None
+    checked = any(row.in_place and row.in_place.wrong is not None for row in told)
+    return "all_gather" if checked and not whole else None
+
+
+def _is_all_reduce(rows: Sequence[BenchRow], *, many_ranks: bool) -> bool:
+    """Whether rows with whole buffers and a redop are no sendrecv and no one-rank reduce_scatter.
+
+    The in-place check tells it from sendrecv; unchecked, a busbw above algbw does.
+    """
+    largest = max(rows, key=lambda row: row.size_bytes)
+    half = largest.out_of_place
+    above = bool(half and half.algbw and half.busbw and half.busbw > 1.05 * half.algbw)
+    checked = any(row.in_place and row.in_place.wrong is not None for row in rows)
+    return above or (checked and (many_ranks or _has_busbw(rows)))
 
 
 def _has_busbw(rows: Sequence[BenchRow]) -> bool:

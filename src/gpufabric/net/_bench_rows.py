@@ -226,7 +226,7 @@ def ratio_of(words: Iterable[tuple[str, str]]) -> tuple[float, float] | None:
         except ValueError:
             continue
         alg_unit, bus_unit = half_unit(algbw), half_unit(busbw)
-        if not 1.0 <= alg < 1e7 or bus < bus_unit:
+        if not 0.1 <= alg < 1e7 or bus < bus_unit:
             continue
         low, high = (bus - bus_unit) / (alg + alg_unit), (bus + bus_unit) / (alg - alg_unit)
         if ratio and low <= ratio[1] and high >= ratio[0]:

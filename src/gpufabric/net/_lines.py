@@ -45,7 +45,7 @@ _PREFIX = re.compile(
 # starts the line, and what follows must be the start of something read here.
 _HOST_LABEL = re.compile(
     r"(?P<tag>(?=[A-Za-z.-]*\d)[A-Za-z0-9][A-Za-z0-9.-]*):[ ]"
-    r"(?=\#|\s*\d+\s+\d+\s|[\w.<>\[\]-]+:\d+:\d+\ |NCCL\ |CA\ '|\t|hca_id:|<|\[rank\d|GPU\d|\[\d{4}-)"
+    r"(?=\#|\s*\d+\s+\d+\s|[\w.<>\[\]-]+:\d+:\d+\ |NCCL\ |CA\ '|\t|hca_id:|<|\[rank\d|GPU\d|\[\d{4}-|\s*$)"
 )
 # stern: "pod-name container text"; only where an NCCL frame or a table line follows.
 _STERN = re.compile(

@@ -31,6 +31,18 @@ _MAX_SEEN: Final = 100_000
 _MAX_SEEN_TEXT: Final = 300
 _KEEP: Final = 100
 _LEVEL = re.compile(r"(?:^|\s)NCCL (WARN|INFO|TRACE|CALL) ")
+# What NCCL prints below a warning, RCCL below its version, libfabric beside its plugin.
+_COMPANIONS: Final = (
+    "This is usually caused by",
+    "Do not force-enable NVLS",
+    "HIP version",
+    "ROCm version",
+    "Hostname ",
+    "Librccl path",
+    "libfabric:",
+    "libibverbs: ",
+)
+_FRAGMENT = re.compile(r"(?:\bvia (?:NET|P2P|SHM)/|/GDRDMA\s*$|\d\] -> \d+\[)")
 _VERSION_LINE = re.compile(r"(?:NCCL|RCCL) version\b")
 _RETURN_CODE = re.compile(r"(\S+\.(?:cc|h|cu|c|cpp|hpp)):\d+ -> (\d+)")
 # Texts that a cut could not have shortened into another: safe at the very end of a text.
@@ -73,6 +85,10 @@ class NcclLogReader:
         who = self._heads.get(head)
         if who is None:
             who = self._new_head(head, lineno)
+            if who.left is not None:
+                self.state.info_lines += 1
+                self._new_text(raw[at + 11 :].rstrip(), who, lineno, raw)
+                return who
         body = raw[at + 11 :]
         self.state.info_lines += 1
         if body.startswith("Channel "):
@@ -88,8 +104,6 @@ class NcclLogReader:
         elif body in who.seen:
             return None
         self._new_text(body.rstrip(), who, lineno, raw)
-        if who.left is not None:
-            return who
         return None
 
     def feed(self, line: Line) -> bool:
@@ -102,7 +116,7 @@ class NcclLogReader:
                 return True
             if "nccl==" in text:
                 self._handle(text.rstrip(), self._anonymous(), line.lineno, text)
-            return False
+            return self.framed and self._belongs(text, line.lineno)
         who = self._new_head(text[: match.start()], line.lineno)
         if who.time is None:
             who.time = line.time
@@ -118,6 +132,14 @@ class NcclLogReader:
         else:
             self.state.trace_lines += 1
         return True
+
+    def _belongs(self, text: str, lineno: int) -> bool:
+        """Whether an unframed line is part of a log: its library's own words, or a torn piece."""
+        if _FRAGMENT.search(text):
+            self.state.torn_lines += 1
+            self._mark_unread(lineno, text)
+            return True
+        return text.startswith(_COMPANIONS)
 
     def feed_cut(self, line: Line) -> bool:
         """Takes the last line of a text that does not end in a line feed: it may be cut.

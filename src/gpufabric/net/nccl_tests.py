@@ -80,6 +80,8 @@ class _Stream:
         self.named: str | None = None
         self.commands: set[str] = set()
         self.devices: list[Device] = []
+        self.devices_end = False
+        """Something else came after the device lines: none of them is cut off."""
         self.half_row: list[str] = []
         self.half_row_line = 0
         self.averaged: list[_Table] = []
@@ -101,6 +103,7 @@ class NcclTestsReader:
         self._parameters: dict[str, str] = {}
         self._devices: list[Device] = []
         self._last_devices: tuple[Device, ...] = ()
+        self._devices_end = False
         self._failures: list[Evidence] = []
         self._unread: list[Unread] = []
         self._unread_count = 0
@@ -126,7 +129,7 @@ class NcclTestsReader:
             return self._row(stripped, line)
         if first == "#":
             taken = self._comment(stripped[1:].lstrip(), line)
-        elif first in "ORAsb":  # "Out of ...", "Rank ...", "Avg ...", "size ...", "bytes ..."
+        elif first in "ORAsbn":  # "Out of", "Rank", "Avg", "size", "bytes", "nThread" (1.0)
             taken = self._comment(stripped, line, bare=True)
         else:
             taken = False
@@ -134,6 +137,8 @@ class NcclTestsReader:
             return self._row(stripped, line)
         if taken:
             self.seen = True
+            if self._last and "device" not in stripped:
+                self._last.devices_end = True
             return True
         if "_perf" in text:
             self._command(text, line)
@@ -231,10 +236,10 @@ class NcclTestsReader:
             return self._bounds(text, line)
         if head.startswith("Avg bus"):
             return self._footer(text, line)
-        if bare:
-            return False
         if head.startswith("nThread"):
             return self._parameter_line(text, line)
+        if bare:
+            return False
         return self._other_comment(text, line)
 
     def _other_comment(self, text: str, line: Line) -> bool:
@@ -310,6 +315,7 @@ class NcclTestsReader:
         if stream.table is not None:
             self._start_run(stream)
         stream.open = True
+        stream.devices_end = False
         if len(stream.devices) < _MAX_DEVICES:
             stream.devices.append(device)
         if len(self._devices) < _MAX_DEVICES:
@@ -451,11 +457,13 @@ class NcclTestsReader:
         stream.table = None
         stream.named = None
         stream.devices = []
+        stream.devices_end = False
         stream.averaged = []
 
     def _end_run(self, stream: _Stream) -> None:
         if stream.devices:
             self._last_devices = tuple(stream.devices)
+            self._devices_end = stream.devices_end
 
     def _drop_half(self, stream: _Stream) -> None:
         if stream.half_row:
@@ -487,7 +495,7 @@ class NcclTestsReader:
     def _header_of(self, tables: tuple[BenchTable, ...]) -> Header:
         devices = self._last_devices
         open_runs = any(stream.open for stream in self._streams.values())
-        n_ranks, basis = _rank_count(devices, tables)
+        n_ranks, basis = _rank_count(devices if self._devices_end else (), tables)
         n_nodes, per_node = node_count(devices) if n_ranks == len(devices) else (None, None)
         check = self._parameters.get("validation")
         gpus = list(dict.fromkeys(device.gpu for device in devices))
@@ -525,6 +533,7 @@ def _finished(table: _Table) -> BenchTable:
         rows,
         has_redop=None if layout is None else layout.redop is not None,
         has_root=None if layout is None else layout.root is not None,
+        many_ranks=len(table.devices) > 1,
     )
     named = table.named or (next(iter(table.commands)) if len(table.commands) == 1 else None)
     if table.named is None and named and inferred and not _agree(named, inferred):

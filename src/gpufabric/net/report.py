@@ -240,10 +240,7 @@ def _error(error: NetError) -> dict[str, object]:
 
 def _judged(report: NetReport) -> dict[str, object]:
     """``health`` and ``findings``, judged from the text alone."""
-    try:
-        diagnosis = report.diagnose()
-    except ModuleNotFoundError:
-        return {"health": "inconclusive", "findings": []}
+    diagnosis = report.diagnose()
     return {
         "health": str(diagnosis.health),
         "findings": [plain(finding) for finding in diagnosis.findings],
