@@ -2,7 +2,9 @@
 
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from pathlib import Path
 
 from gpufabric.backends import _supervisor as supervisor
@@ -158,16 +160,31 @@ def read_lines(
 
 
 def _merged(logs: list[_NodeLog]) -> Iterator[LogLine]:
-    import heapq
+    """All that is written, nodes by time; the lines of one node up to another's at once."""
+    pieces = [_pieces(log) for log in logs]
+    heads: list[tuple[float, int, list[LogLine]]] = []
+    for i, piece in enumerate(pieces):
+        lines = next(piece, None)
+        if lines:
+            heappush(heads, (_when(lines[0]), i, lines))
+    while heads:
+        _, i, lines = heappop(heads)
+        cut = bisect_right(lines, heads[0][0], lo=1, key=_when) if heads else len(lines)
+        yield from lines[:cut]
+        rest = lines[cut:] or next(pieces[i], None)
+        if rest:
+            heappush(heads, (_when(rest[0]), i, rest))
 
-    def rest(log: _NodeLog) -> Iterator[LogLine]:
-        while lines := log.more():
-            yield from lines
-        yield from log.finish()
 
-    if len(logs) == 1:
-        return rest(logs[0])
-    return heapq.merge(*map(rest, logs), key=lambda line: line.time or 0.0)
+def _when(line: LogLine) -> float:
+    return line.time or 0.0
+
+
+def _pieces(log: _NodeLog) -> Iterator[list[LogLine]]:
+    while lines := log.more():
+        yield lines
+    if lines := log.finish():
+        yield lines
 
 
 def last_lines(job: Path, node_rank: int, attempt: int) -> tuple[str, ...]:

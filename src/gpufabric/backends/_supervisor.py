@@ -67,8 +67,8 @@ class StateFile:
     def __init__(self, path: str, num_nodes: int) -> None:
         self.size = slot_bytes(num_nodes)
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        if os.fstat(self.fd).st_size < 2 * self.size:
-            os.pwrite(self.fd, bytes(2 * self.size), 0)
+        while (have := os.fstat(self.fd).st_size) < 2 * self.size:
+            os.pwrite(self.fd, bytes(2 * self.size - have), have)  # on a full disk a part of it
         newest = read_slots(os.pread(self.fd, 2 * self.size, 0))
         self.sequence = newest[0] if newest else 0
 
@@ -906,8 +906,8 @@ def supervise() -> None:
         stage = exc.stage if isinstance(exc, StartError) else "start"
         if stage == "given up":
             remove_own_folder()
-        code = exc.errno if isinstance(exc, OSError) else None
-        reply({"error": str(exc), "stage": stage, "errno": code, "left": left})
+        told = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        reply({"error": told, "stage": stage, "left": left})
 
 
 def guard(child: int) -> None:
