@@ -195,7 +195,7 @@ class NcclLogReader:
         """A text this host has not said before, or one of those that differ each time."""
         if " NCCL " in body:
             body = self._unglued(body, lineno)
-        if "\x1b" in body or body.endswith("m"):
+        if "\x1b" in body or "\x00" in body or body.endswith("m"):
             body = strip_marks(body).rstrip()
         if " [repeated " in body:
             body = body.partition(" [repeated ")[0]  # Ray's summary of lines it did not print
