@@ -140,6 +140,11 @@ def close_lines(lines: Iterator[LogLine]) -> None:
         close()
 
 
+def by_rank(lines: Iterable[LogLine]) -> list[LogLine]:
+    """Lines node by node: between nodes a follower may see another order than a later reader."""
+    return sorted(lines, key=lambda line: line.node_rank)
+
+
 def is_name(text: str) -> bool:
     """Whether a JobRef can carry it as its backend."""
     return re.fullmatch(r"[a-z0-9][a-z0-9_-]*", text) is not None
