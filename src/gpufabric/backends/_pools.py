@@ -12,7 +12,7 @@ from gpufabric.catalog.rows import (
     NetworkCards,
     PlatformRow,
 )
-from gpufabric.catalog.spelling import read_model
+from gpufabric.catalog.spelling import read_model, spellings
 from gpufabric.net.interconnect import FabricKind
 from gpufabric.net.resolve import Sold, resolve
 from gpufabric.plan import LaunchPolicy, Resolution
@@ -87,7 +87,7 @@ def _found_row(pool: Pool, cloud: CloudCatalog, catalog: Catalog) -> InstanceTyp
     """A row for a type that has none: nothing is added to what was found."""
     asked = pool.accelerator
     models = {model for one in catalog for model in one.models}
-    read = read_model(asked.model, models) if asked and asked.model else None
+    read = read_model(asked.model, spellings(models)) if asked and asked.model else None
     fabric = pool.nics.fabric
     kind = pool.interconnect.kind.value if pool.interconnect else FabricKind.ETHERNET.value
     shared = kind if any(row.name == kind for row in cloud.rows("interconnect")) else "ethernet"

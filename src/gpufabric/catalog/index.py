@@ -69,7 +69,8 @@ class CloudCatalog:
         self._rows: dict[str, tuple[Any, ...]] = {}
         self._types: dict[str, InstanceTypeRow] = {}
         self._kept: dict[tuple[str, object], Any] = {}
-        self._of_type: dict[str, dict[str, list[Any]]] = {}
+        self._lists: dict[str, list[Any]] = {}
+        self._of_type: dict[str, dict[str, list[int]]] = {}
 
     def __repr__(self) -> str:
         return f"CloudCatalog({self.name!r})"
@@ -112,18 +113,30 @@ class CloudCatalog:
     def rows(self, table: str) -> tuple[Any, ...]:
         """All rows of one table."""
         if table not in self._rows:
-            self._rows[table] = tuple(self._merged(table))
+            listed = self._listed(table)
+            self._rows[table] = tuple(self._built(listed, n, table) for n in range(len(listed)))
         return self._rows[table]
 
-    def _merged(self, table: str) -> Iterable[Any]:
-        raws = self._shipped.raw(table) if self._shipped else ()
-        origin = self._shipped.origin if self._shipped else ""
-        rows = [build(TABLES[table], {**raw, "origin": origin}) for raw in raws]
-        over = [row for file in self._overlays for row in file.rows(table)]
-        if over and hasattr(over[0], "name"):
-            by_name = {row.name: row for row in (*rows, *over)}
-            return by_name.values()
-        return (*rows, *over)
+    def _listed(self, table: str) -> list[Any]:
+        """The shipped file's raw tables and the overlays' rows; an overlay wins by name."""
+        if table not in self._lists:
+            over = [row for file in self._overlays for row in file.rows(table)]
+            raws = list(self._shipped.raw(table)) if self._shipped else []
+            if over and hasattr(over[0], "name"):
+                by_name = {raw["name"]: raw for raw in raws}
+                by_name.update({row.name: row for row in over})
+                self._lists[table] = list(by_name.values())
+            else:
+                self._lists[table] = [*raws, *over]
+        return self._lists[table]
+
+    def _built(self, listed: list[Any], number: int, table: str) -> Any:
+        """One row of a list, made from its raw table when it is first looked at."""
+        found = listed[number]
+        if isinstance(found, dict):
+            origin = self._shipped.origin if self._shipped else ""
+            found = listed[number] = build(TABLES[table], {**found, "origin": origin})
+        return found
 
     # ---- instance types
 
@@ -273,20 +286,23 @@ class CloudCatalog:
         return next((row for row in self.rows("placement") if row.name == name), None)
 
     def _applying(self, table: str, name: str, platform: str | None) -> Iterator[Any]:
+        listed = self._listed(table)
         per_type = self._per_type(table)
-        for row in per_type.get(name, per_type[_EVERY]):
+        for number in per_type.get(name, per_type[_EVERY]):
+            row = self._built(listed, number, table)
             wanted: tuple[str, ...] = () if platform is None else row.platforms
             if not wanted or platform in wanted or _EVERY in wanted:
                 yield row
 
-    def _per_type(self, table: str) -> dict[str, list[Any]]:
+    def _per_type(self, table: str) -> dict[str, list[int]]:
+        """Type -> which rows of a table apply to it, `*` for types that have no row."""
         if table not in self._of_type:
-            found: dict[str, list[Any]] = {_EVERY: []}
-            for row in self.rows(table):
-                every = _EVERY in row.applies_to
-                names = (*self._raw_types, _EVERY) if every else row.applies_to
-                for name in names:
-                    found.setdefault(name, []).append(row)
+            found: dict[str, list[int]] = {_EVERY: []}
+            for number, row in enumerate(self._listed(table)):
+                applies = row["applies_to"] if isinstance(row, dict) else row.applies_to
+                every = _EVERY in applies
+                for name in (*self._raw_types, _EVERY) if every else applies:
+                    found.setdefault(name, []).append(number)
             self._of_type[table] = found
         return self._of_type[table]
 

@@ -4,8 +4,6 @@ A field here is a key there; nothing else is accepted. `docs/explanation/catalog
 row is written, `load.py` reads them.
 """
 
-from __future__ import annotations
-
 from datetime import date
 from enum import StrEnum
 from typing import Any, Literal

@@ -6,12 +6,12 @@ The catalog has one spelling of a model; memory size and form are told apart fro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpufabric.catalog._row import Row
 from gpufabric.catalog.rows import Gpu
 
-__all__ = ["Wanted", "model_key", "read_model"]
+__all__ = ["Wanted", "model_key", "read_model", "spellings"]
 
 _SAME = {"trainium": "trn1", "trainium1": "trn1", "trainium2": "trn2", "rtx6000pro": "rtxpro6000"}
 _MAKERS = re.compile(r"^(nvidia|tesla|amd|instinct|aws|geforce)+")
@@ -49,17 +49,22 @@ def model_key(model: str) -> str:
     return re.sub(r"[^a-z0-9+]", "", model.lower())
 
 
-def read_model(text: str, models: Iterable[str]) -> Wanted | None:
-    """What a user's word means among these models; None where it means none of them."""
-    key = _MAKERS.sub("", model_key(text))
+def spellings(models: Iterable[str]) -> dict[str, str]:
+    """Models by their spelling without case and signs, other names of the same included."""
     known = {model_key(model): model for model in models}
-    for same, model in _SAME.items():
-        if model in known:
-            known[same] = known[model]
-    for start in sorted((k for k in known if key.startswith(k)), key=len, reverse=True):
-        said = _qualifiers(key[len(start) :])
-        if said is not None:
-            return Wanted(model=known[start], gb=said[0], form=said[1])
+    known.update({same: known[model] for same, model in _SAME.items() if model in known})
+    return known
+
+
+def read_model(text: str, known: Mapping[str, str]) -> Wanted | None:
+    """What a user's word means among these `spellings`; None where it means none of them."""
+    key = _MAKERS.sub("", model_key(text))
+    starts = (key[:end] for end in range(len(key), 0, -1))
+    for start in starts:
+        if start in known:
+            said = _qualifiers(key[len(start) :])
+            if said is not None:
+                return Wanted(model=known[start], gb=said[0], form=said[1])
     return None
 
 

@@ -7,10 +7,19 @@ from typing import NamedTuple
 
 from gpufabric.catalog.index import Catalog, CloudCatalog
 from gpufabric.catalog.rows import InstanceTypeRow
-from gpufabric.catalog.spelling import read_model
+from gpufabric.catalog.spelling import read_model, spellings
 from gpufabric.net._offered import Sold, Used, nearest_gpudirect, sources_of, warnings_of
-from gpufabric.net._reach import READS, Network, attached, network_of, reached, reached_alone
+from gpufabric.net._reach import (
+    READS,
+    Network,
+    attached,
+    network_of,
+    reached,
+    reached_alone,
+    strongest,
+)
 from gpufabric.net.interconnect import Place
+from gpufabric.net.nics import NicLayout
 from gpufabric.net.tier import NetworkTier
 from gpufabric.plan import Offer, Rejection
 from gpufabric.resources import Accelerator, Resources
@@ -36,6 +45,7 @@ class Case:
         self.catalog = catalog
         self.accelerator = resources.accelerator
         self.alone = task.num_nodes == 1
+        self._seen: dict[tuple[str, str, str | None], _Alike] = {}
 
     def judge(self, have: Sequence[Sold]) -> Judged:
         """Every thing sold that is of the accelerator asked for, judged."""
@@ -66,7 +76,7 @@ class Case:
             models = {s.row.gpu.model for s in have if name and _is_named(s.row, name)}
             return lambda row: row.gpu.model in models
         if asked.model is not None:
-            wanted = read_model(asked.model, {sold.row.gpu.model for sold in have})
+            wanted = read_model(asked.model, spellings({sold.row.gpu.model for sold in have}))
             return lambda row: wanted is not None and wanted.fits(row.gpu)
         return lambda row: _memory_fits(asked, row)
 
@@ -104,7 +114,7 @@ class Case:
         if asked.model is None:
             return f"no accelerator with {asked.name} is sold here"
         models = {model for cloud in self.catalog for model in cloud.models}
-        wanted = read_model(asked.model, models)
+        wanted = read_model(asked.model, spellings(models))
         if wanted is None:
             return f"no accelerator {asked.model!r} is known{near(asked.model, models)}"
         return f"{asked.name} is not sold here"
@@ -121,27 +131,44 @@ class Case:
 
     def _one(self, sold: Sold, same: Sequence[Sold], rivals: _Rivals) -> Offer | str:
         """An offer, or why not; empty where another place of the same type says it all."""
-        unfit = self._unfit(sold)
+        alike = self._alike(sold)
+        unfit = alike.unfit or self._too_dear(sold)
         if unfit:
             return unfit
         outside = self._outside(sold, same)
         if outside is not None:
             return outside
-        row = sold.row
-        whole = self.accelerator is None or self.accelerator.count == row.gpu.count
-        network = network_of(sold.cloud, row, sold.platform, whole=whole)
-        if sold.attached is not None:
-            network = attached(network, row, sold.attached)
-        others = rivals.of(sold)
-        gpus = self.accelerator.count if self.accelerator else row.gpu.count
+        row, others = sold.row, rivals.of(sold)
         if self.alone:
-            tier, why = reached_alone(row, gpus, others)
+            tier, why = reached_alone(row, alike.gpus, others)
         else:
-            tier, why = reached(row, network, self.task.num_nodes, others)
+            tier, why = reached(row, alike.network, self.task.num_nodes, others)
         asked = self.resources.network_tier
         if tier < asked:
             return f"{asked.value} cannot be kept: {why}{self._nearest(sold, asked)}"
-        return self._too_slow(row, network) or self._offer(sold, network, tier, gpus)
+        return self._too_slow(row, alike.network) or self._offer(sold, alike, tier)
+
+    def _alike(self, sold: Sold) -> _Alike:
+        """What is the same in every place where this type is sold on this platform."""
+        key = (sold.row.name, sold.platform.name, sold.pool)
+        found = self._seen.get(key)
+        if found is None:
+            row = sold.row
+            gpus = self.accelerator.count if self.accelerator else row.gpu.count
+            network = network_of(sold.cloud, row, sold.platform, whole=gpus == row.gpu.count)
+            if sold.attached is not None:
+                network = attached(network, row, sold.attached)
+            used = Used(sold, network, gpus, self.task.num_nodes)
+            found = self._seen[key] = _Alike(
+                unfit=self._unfit(sold),
+                gpus=gpus,
+                network=network,
+                used=used,
+                accelerator=Accelerator(model=row.gpu.model, count=gpus),
+                nics=used.nics(),
+                limits=used.limits(),
+            )
+        return found
 
     def _unfit(self, sold: Sold) -> str:
         row, asked = sold.row, self.accelerator
@@ -161,7 +188,7 @@ class Case:
             return f"it has {known} {what}, {wish} were asked for"
         if sold.spot and row.markets and "spot" not in row.markets:
             return f"it is not sold as spot (sold as: {', '.join(row.markets)})"
-        return self._too_dear(sold) or self._too_many(sold)
+        return self._too_many(sold)
 
     def _too_dear(self, sold: Sold) -> str:
         ceiling = self.resources.max_usd_hour
@@ -227,30 +254,41 @@ class Case:
 
     # ---- the offer
 
-    def _offer(self, sold: Sold, network: Network, tier: NetworkTier, gpus: int) -> Offer:
-        row = sold.row
-        used = Used(sold, network, gpus, self.task.num_nodes)
+    def _offer(self, sold: Sold, alike: _Alike, tier: NetworkTier) -> Offer:
+        row, gbps = sold.row, None if self.alone else alike.network.gbps
         return Offer(
             backend=self.backend,
             place=sold.place,
             instance_type=row.name,
             resources=self.resources,
             num_nodes=self.task.num_nodes,
-            gpus_per_node=gpus,
-            interconnect=used.interconnect(),
-            nics=used.nics(),
+            gpus_per_node=alike.gpus,
+            interconnect=alike.used.interconnect(sold.place),
+            nics=alike.nics,
             tier=tier,
-            accelerator=Accelerator(model=row.gpu.model, count=gpus),
-            gbps_per_gpu=None if self.alone or not network.gbps else network.gbps / row.gpu.count,
-            gbps_per_node=None if self.alone else network.gbps,
+            accelerator=alike.accelerator,
+            gbps_per_gpu=gbps / row.gpu.count if gbps else None,
+            gbps_per_node=gbps,
             usd_hour=sold.usd_hour,
             spot=sold.spot,
             platform=sold.platform.name,
             pool=sold.pool,
-            limits=used.limits(),
+            limits=(*alike.limits, *alike.used.fabrics(sold.place)),
             warnings=warnings_of(row, sold.cloud),
             sources=sources_of(sold.cloud, row),
         )
+
+
+class _Alike(NamedTuple):
+    """What offers of one type on one platform share, wherever they are."""
+
+    unfit: str
+    gpus: int
+    network: Network
+    used: Used
+    accelerator: Accelerator
+    nics: NicLayout
+    limits: tuple[str, ...]
 
 
 class _Rivals:
@@ -265,16 +303,17 @@ class _Rivals:
             rows[sold.row.name] = self._all[sold.row.name] = sold.row
             if sold.place.region is None:
                 self._anywhere[sold.row.name] = sold.row
-        self._lists: dict[Place, list[InstanceTypeRow]] = {}
+        self._lists: dict[tuple[Place, str], list[InstanceTypeRow]] = {}
 
     def of(self, sold: Sold) -> list[InstanceTypeRow]:
-        found = self._lists.get(sold.place)
+        """The other types of this accelerator here that a promise must hold against."""
+        key = (sold.place, sold.row.gpu.model)
+        found = self._lists.get(key)
         if found is None:
             rows = self._all if sold.place.region is None else self._rows[sold.place]
-            found = list({**self._anywhere, **rows}.values())
-            self._lists[sold.place] = found
-        mine = sold.row
-        return [r for r in found if r is not mine and r.gpu.model == mine.gpu.model]
+            here = {**self._anywhere, **rows}.values()
+            found = self._lists[key] = strongest(r for r in here if r.gpu.model == key[1])
+        return [row for row in found if row is not sold.row]
 
 
 def _is_named(row: InstanceTypeRow, name: str) -> bool:

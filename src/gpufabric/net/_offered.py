@@ -44,18 +44,23 @@ class Used(NamedTuple):
     gpus: int
     num_nodes: int
 
-    def interconnect(self) -> Interconnect:
+    def interconnect(self, place: Place) -> Interconnect:
+        """The network that the gang shares, in this place."""
         sold, row = self.sold, self.sold.row
         if self.num_nodes == 1:
             inside = FabricKind.NVLINK if row.nvlink and self.gpus > 1 else FabricKind.LOOPBACK
-            return Interconnect(kind=inside, place=sold.place, max_nodes=1)
+            return Interconnect(kind=inside, place=place, max_nodes=1)
         if sold.interconnect is not None and self.network.fabric:
             return sold.interconnect
-        return Interconnect(
-            kind=self.network.kind, place=sold.place, max_nodes=self.network.max_nodes
-        )
+        return Interconnect(kind=self.network.kind, place=place, max_nodes=self.network.max_nodes)
+
+    def fabrics(self, place: Place) -> tuple[str, ...]:
+        """That one of several fabrics must be chosen in this place."""
+        names = self.sold.row.fabrics.get(place.region or "") if self.num_nodes > 1 else None
+        return (f"one of the fabrics {', '.join(names)} must be chosen",) if names else ()
 
     def nics(self) -> NicLayout:
+        """A node's NICs; none where they are not needed."""
         if self.num_nodes == 1:
             return NicLayout()
         if self.sold.nics is not None:
@@ -65,6 +70,7 @@ class Used(NamedTuple):
         )
 
     def limits(self) -> tuple[str, ...]:
+        """What bounds the gang, in words."""
         row, found = self.sold.row, list[str]()
         if self.num_nodes > 1:
             if self.network.scope:
@@ -73,9 +79,6 @@ class Used(NamedTuple):
                 found.append(f"at most {self.network.max_nodes} nodes on one network")
             if self.network.nvlink_nodes:
                 found.append(f"one NVLink domain holds {self.network.nvlink_nodes} nodes")
-            names = row.fabrics.get(self.sold.place.region or "")
-            if names:
-                found.append(f"one of the fabrics {', '.join(names)} must be chosen")
         if row.markets and "on_demand" not in row.markets:
             found.append(f"sold only as: {', '.join(row.markets).replace('_', ' ')}")
         if self.gpus < row.gpu.count:

@@ -16,7 +16,16 @@ from gpufabric.catalog.rows import (
 from gpufabric.net.interconnect import FabricKind
 from gpufabric.net.tier import NetworkTier
 
-__all__ = ["READS", "Network", "attached", "gbps_of", "network_of", "reached", "reached_alone"]
+__all__ = [
+    "READS",
+    "Network",
+    "attached",
+    "gbps_of",
+    "network_of",
+    "reached",
+    "reached_alone",
+    "strongest",
+]
 
 READS = (GpuDirect.RDMA, GpuDirect.TCPX, GpuDirect.TCPXO)
 
@@ -175,6 +184,20 @@ def _not_best(
         if theirs[:2] > mine[:2] or theirs[2] is None or mine[2] is None or theirs[2] > mine[2]:
             return _slower_than(rival, mine[2], theirs[2])
     return ""
+
+
+def strongest(rows: Iterable[InstanceTypeRow]) -> list[InstanceTypeRow]:
+    """The few rows that decide whether another is best: the rest are no faster than these.
+
+    Two of each kind, as one of them may be the row that is judged.
+    """
+    paced = [(_pace(row, _claimed(row)), row) for row in rows]
+    known = sorted((p for p in paced if p[0][2] is not None), key=lambda p: p[0], reverse=True)
+    unknown = [p for p in paced if p[0][2] is None]
+    unknown.sort(key=lambda p: p[0][:2], reverse=True)
+    joined = sorted((p for p in paced if p[1].nvlink), key=lambda p: -p[1].gpu.count)
+    few = (*known[:2], *unknown[:2], *joined[:2])
+    return list({row.name: row for _, row in few}.values())
 
 
 def _slower_than(rival: InstanceTypeRow, mine: float | None, theirs: float | None) -> str:

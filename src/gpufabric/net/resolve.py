@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpufabric.catalog.index import Catalog, CloudCatalog
 from gpufabric.catalog.rows import Confidence, InstanceTypeRow, PriceRow
-from gpufabric.catalog.spelling import read_model
+from gpufabric.catalog.spelling import read_model, spellings
 from gpufabric.net._judge import Case, Judged, Sold
 from gpufabric.net.interconnect import Place
 from gpufabric.plan import LaunchPolicy, Offer, RankBy, Resolution
@@ -83,7 +83,8 @@ def _rows(resources: Resources, cloud: CloudCatalog) -> Sequence[InstanceTypeRow
         return ()
     if wanted.model is None:
         return cloud.types()
-    found = read_model(wanted.model, cloud.models)
+    known = cloud.kept(None, "models", lambda: spellings(cloud.models))
+    found = read_model(wanted.model, known)
     return () if found is None else cloud.types(found.model)
 
 
@@ -91,7 +92,11 @@ def _same_model(row: InstanceTypeRow, cloud: CloudCatalog) -> Iterator[InstanceT
     return (other for other in cloud.types(row.gpu.model) if other.name != row.name)
 
 
-def _sold(row: InstanceTypeRow, cloud: CloudCatalog, *, spot: bool) -> Iterator[Sold]:
+def _sold(row: InstanceTypeRow, cloud: CloudCatalog, *, spot: bool) -> tuple[Sold, ...]:
+    return cloud.kept(row, ("sold", spot), lambda: tuple(_each_sold(row, cloud, spot=spot)))
+
+
+def _each_sold(row: InstanceTypeRow, cloud: CloudCatalog, *, spot: bool) -> Iterator[Sold]:
     markets = ("spot",) if spot else ("negotiated", *(row.markets or ("on_demand",)))
     for platform in cloud.platforms_of(row):
         prices = _sure_prices(cloud.prices(row.name), platform.name)

@@ -3,7 +3,7 @@
 import pytest
 
 from gpufabric.catalog.rows import Gpu
-from gpufabric.catalog.spelling import read_model
+from gpufabric.catalog.spelling import read_model, spellings
 
 MODELS = (
     *("H100", "H200", "B200", "B300", "GB200", "GB300", "A100", "A10", "A10G", "L4", "L40", "L40S"),
@@ -50,18 +50,18 @@ MODELS = (
     ],
 )
 def test_a_spelling_means_one_model(written, model, gb, form):
-    wanted = read_model(written, MODELS)
+    wanted = read_model(written, spellings(MODELS))
     assert wanted is not None
     assert (wanted.model, wanted.gb, wanted.form) == (model, gb, form)
 
 
 @pytest.mark.parametrize("written", ["H10O", "H100X", "Z9", "", "80GB", "H", "A1000", "H100-fast"])
 def test_what_means_no_model_is_not_guessed(written):
-    assert read_model(written, MODELS) is None
+    assert read_model(written, spellings(MODELS)) is None
 
 
 def fits(written, gpu):
-    wanted = read_model(written, [gpu.model])
+    wanted = read_model(written, spellings([gpu.model]))
     return wanted is not None and wanted.fits(gpu)
 
 
