@@ -1,9 +1,10 @@
 """The test cluster itself: what the tests of the Kubernetes backend stand on."""
 
 import json
+import subprocess
 
 import pytest
-from gfcluster import dress, layout, lifecycle
+from gfcluster import build, control, dress, layout, lifecycle, machine
 from gfcluster.api import Api, ApiError
 from gfcluster.shell import wait_until
 
@@ -300,6 +301,82 @@ def test_a_third_pod_of_eight_gpus_waits_and_the_scheduler_says_for_what(own_clu
     assert "2 Insufficient vpc.amazonaws.com/efa" in condition["message"]
 
 
+def test_a_claim_of_network_cards_is_allocated_from_the_node_that_has_them(own_cluster, namespace):
+    own_cluster.dress("dra-nics", "node-2")
+    api = own_cluster.api
+    request = {"deviceClassName": "rdma.dra.net", "allocationMode": "ExactCount", "count": 8}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "nics", "namespace": namespace},
+        "spec": {"devices": {"requests": [{"name": "nics", "exactly": request}]}},
+    }
+    api.create(claim)
+    api.create(
+        _pod(own_cluster, namespace, "claims", "sleep", "600",
+             resources={"claims": [{"name": "nics"}]},
+             spec={"resourceClaims": [{"name": "nics", "resourceClaimName": "nics"}]})
+    )  # fmt: skip
+
+    def allocated():
+        status = api.get(api.object_path(claim)).get("status") or {}
+        return status.get("allocation", {}).get("devices", {}).get("results")
+
+    results = wait_until("the claim is allocated", allocated, timeout_s=40)
+    assert {(row["driver"], row["pool"]) for row in results} == {("dra.net", "node-2")}
+    assert sorted(row["device"] for row in results) == [f"nic{number}" for number in range(8)]
+    pod = api.get(f"/api/v1/namespaces/{namespace}/pods/claims")
+    assert pod["spec"]["nodeName"] == "node-2"
+
+
+def test_leader_and_worker_of_a_set_run_and_know_their_leader(own_cluster, namespace):
+    api = own_cluster.api
+    script = "echo leader $LWS_LEADER_ADDRESS; sleep 600"
+    template = {
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [_container(own_cluster, "bash", "-c", script)],
+        }
+    }
+    api.create(
+        {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": "serve", "namespace": namespace},
+            "spec": {
+                "replicas": 1,
+                "leaderWorkerTemplate": {"size": 2, "workerTemplate": template},
+            },
+        }
+    )
+    for name in ("serve-0", "serve-0-1"):
+        wait_until(
+            f"{name} is there",
+            lambda name=name: api.get(f"/api/v1/namespaces/{namespace}/pods/{name}"),
+            timeout_s=40,
+        )
+        _wait_phase(api, namespace, name, "Running")
+    said = wait_until("it speaks", lambda: _log(api, namespace, "serve-0-1"), timeout_s=20)
+    assert said == f"leader serve-0.serve.{namespace}\n"
+
+
+def test_a_port_of_a_pod_can_be_forwarded_to_this_machine(own_cluster, namespace):
+    api = own_cluster.api
+    probe = {"httpGet": {"port": 8000}, "periodSeconds": 1}
+    item = _pod(own_cluster, namespace, "web", "python3", "-m", "http.server", "8000",
+                readinessProbe=probe)  # fmt: skip
+    api.create(item)
+    api.wait_true(api.object_path(item), "Ready", timeout_s=40)
+    forward = [build.program("kubectl"), f"--kubeconfig={own_cluster.kubeconfig}", "-n", namespace]
+    with subprocess.Popen(
+        [*forward, "port-forward", "pod/web", ":8000"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        line = process.stdout.readline()
+        url = f"http://{line.split()[2]}/"
+        wait_until("the pod's server answers", lambda: control.responds(url), timeout_s=20)
+        process.terminate()
+
+
 @pytest.mark.parametrize("profile", sorted(dress.profiles()))
 def test_a_node_wears_a_profile_and_takes_it_off(own_cluster, profile):
     api = own_cluster.api
@@ -341,8 +418,6 @@ def test_what_a_pod_writes_to_its_node_stays_off_this_machine(own_cluster, names
              spec={"volumes": volumes, "nodeName": "node-1"})
     )  # fmt: skip
     _wait_phase(api, namespace, "writes", "Succeeded")
-    from gfcluster import machine
-
     assert machine.execute(layout.node("node-1"), "ls", folder) == "file\n"
     assert not (tmp_path.parents[-1] / folder.lstrip("/")).exists()
 

@@ -81,7 +81,7 @@ def start(
         pid = wait_until(
             f"{name} started",
             lambda: child(parent) or (-1 if started_at(parent) is None else None),
-            timeout_s=10,
+            timeout_s=30,
         )
     row = {
         "name": name,
@@ -150,7 +150,7 @@ def state(name: str) -> str:
 def pause(name: str) -> None:
     """Stop a program where it is (SIGSTOP): it answers nothing, and its connections stay open."""
     os.kill(_alive(name), signal.SIGSTOP)
-    wait_until(f"{name} is paused", lambda: state(name) == "paused", timeout_s=5)
+    wait_until(f"{name} is paused", lambda: state(name) == "paused", timeout_s=20)
 
 
 def resume(name: str) -> None:
@@ -158,7 +158,7 @@ def resume(name: str) -> None:
     pid, parent = _alive(name), _row(name)["parent"]
     for one in dict.fromkeys((pid, parent)):  # nsenter stops itself when its child stops
         os.kill(one, signal.SIGCONT)
-    wait_until(f"{name} goes on", lambda: state(name) == "running", timeout_s=5)
+    wait_until(f"{name} goes on", lambda: state(name) == "running", timeout_s=20)
 
 
 def _alive(name: str) -> int:
@@ -174,7 +174,7 @@ def kill(name: str) -> None:
     if pid is None:
         return
     os.kill(pid, signal.SIGKILL)
-    wait_until(f"{name} is gone", lambda: load(name)[1] is None, timeout_s=10)
+    wait_until(f"{name} is gone", lambda: load(name)[1] is None, timeout_s=30)
 
 
 def forget(name: str) -> None:

@@ -66,7 +66,8 @@ def _fill(value: Any, words: dict[str, str]) -> Any:
     return value
 
 
-def _profile(name: str, node: Node, given: dict[str, str]) -> Item:
+def filled(name: str, node: Node, given: dict[str, str]) -> Item:
+    """A profile as it is for one node."""
     known = profiles()
     if name not in known:
         raise ClusterError(f"no profile {name!r}; there are: {', '.join(sorted(known))}")
@@ -74,13 +75,13 @@ def _profile(name: str, node: Node, given: dict[str, str]) -> Item:
     if strange := set(given) - set(own):
         raise ClusterError(f"profile {name} has no word {sorted(strange)}; it has: {sorted(own)}")
     words = {"node": node.name, "index": str(node.index), **own, **given}
-    filled: Item = _fill(known[name], words)
-    return filled
+    profile: Item = _fill(known[name], words)
+    return profile
 
 
 def dress(api: Api, node: Node, name: str, words: dict[str, str] | None = None) -> None:
     """Make a node look like one of the profile, whatever it looked like before."""
-    profile = _profile(name, node, words or {})
+    profile = filled(name, node, words or {})
     undress(api, node)
     _register(api, node, profile.get("provider_id"))
     definitions = [_definition(crd) for crd in profile.get("crds", ())]
@@ -200,7 +201,7 @@ def _set_capacity(api: Api, node: Node, amounts: dict[str, str | None]) -> None:
         api.call("PATCH", f"{path}/status", body, content_type=MERGE)
         return False
 
-    wait_until(f"{node.name} has {amounts}", agreed, timeout_s=20)
+    wait_until(f"{node.name} has {amounts}", agreed, timeout_s=60)
 
 
 def _register(api: Api, node: Node, provider_id: str | None) -> None:

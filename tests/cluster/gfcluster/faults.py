@@ -45,7 +45,7 @@ def crash(node: Node) -> None:
     daemons.kill(f"{node.name}/machine")
     for name in ("containerd", "kubelet"):
         program = f"{node.name}/{name}"
-        wait_until(f"{program} has ended", functools.partial(_ended, program), timeout_s=10)
+        wait_until(f"{program} has ended", functools.partial(_ended, program), timeout_s=30)
 
 
 def _ended(name: str) -> bool:

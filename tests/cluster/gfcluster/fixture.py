@@ -103,8 +103,10 @@ def namespace(cluster: Cluster) -> Iterator[str]:
         return
     from kubernetes import client, config
 
-    api = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig)))
-    api.create_namespace(body)
+    # The client has no types for its own configuration.
+    connection = config.new_client_from_config(str(cluster.kubeconfig))  # type: ignore[no-untyped-call]
+    api = client.CoreV1Api(connection)
+    api.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
     yield name
     api.delete_namespace(name)
 

@@ -141,7 +141,7 @@ def start(node: Node) -> Daemon:
         daemons.check(daemon)
         return (node.folder / "ready").exists()
 
-    wait_until(f"{node.name} has its root folder", ready, timeout_s=10,
+    wait_until(f"{node.name} has its root folder", ready, timeout_s=30,
                diagnose=lambda: tail(daemon.log))  # fmt: skip
     return daemon
 
@@ -191,7 +191,7 @@ def remove_cgroups() -> None:
         return
     for line in notes.read_text().splitlines():
         top = Path(line)
-        wait_until(f"{top} is empty", functools.partial(_remove, top), timeout_s=10)
+        wait_until(f"{top} is empty", functools.partial(_remove, top), timeout_s=30)
 
 
 def _remove(top: Path) -> bool:
