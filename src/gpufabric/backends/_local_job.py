@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
@@ -185,13 +185,7 @@ class JobFolder:
                     supervisor.signal_process(pid, 9, started)
         mark = f"GPUFABRIC_JOB={job}".encode()
         pipes = cast("list[int]", state.get("pipes", [])) if state else []
-        until = time.monotonic() + supervisor.KILL_WAIT_S
-        while left := sorted({*supervisor.marked(mark), *supervisor.holding(pipes)}):
-            if time.monotonic() > until:
-                return left
-            supervisor.signal_all(left, 9)
-            time.sleep(0.005)
-        return []
+        return _end_all(lambda: {*supervisor.marked(mark), *supervisor.holding(pipes)})
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float) -> Iterator[None]:
@@ -223,6 +217,15 @@ class JobFolder:
             path.unlink(missing_ok=True)
             os.close(fd)
 
+    def _supervisors(self) -> Iterator[int]:
+        """Supervisors of this job, also those that have not found their folder yet."""
+        boot, folder = _BOOT.encode(), f"{self.root}/.new-{self.name}-".encode()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                arguments = path.read_bytes().split(b"\0")
+                if boot in arguments and any(word.startswith(folder) for word in arguments):
+                    yield int(path.parent.name)
+
     def _open_lock(self, path: Path) -> int:
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -234,7 +237,7 @@ class JobFolder:
 
     def remove(self) -> tuple[str, ...]:
         """Removes the folder and what killed launches left of it; gives what could not be."""
-        left: list[str] = []
+        left = [f"process {pid}" for pid in _end_all(self._supervisors)]
         if self.spec().get("schema") == SCHEMA:  # and nothing else that may have this name
             try:
                 grave = tempfile.mkdtemp(prefix=f".gone-{self.name}-", dir=self.root)
@@ -249,6 +252,17 @@ class JobFolder:
                 if folder.exists():
                     left.append(str(folder))
         return tuple(left)
+
+
+def _end_all(find: Callable[[], Iterable[int]]) -> list[int]:
+    """Kills what `find` finds, until it finds nothing; gives what could not be killed."""
+    until = time.monotonic() + supervisor.KILL_WAIT_S
+    while left := sorted(find()):
+        if time.monotonic() > until:
+            return left
+        supervisor.signal_all(left, 9)
+        time.sleep(0.005)
+    return []
 
 
 def _remove_tree(folder: Path) -> None:
