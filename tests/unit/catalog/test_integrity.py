@@ -212,6 +212,10 @@ class TestOnPremises(CatalogIntegrity):
     cloud = "onprem"
 
 
+class TestGCP(CatalogIntegrity):
+    cloud = "gcp"
+
+
 def test_every_file_has_its_class():
     checked = {cls.cloud for cls in CatalogIntegrity.__subclasses__()}
     assert {path.stem for path in DATA.glob("*.toml")} - {"nccl"} == checked
