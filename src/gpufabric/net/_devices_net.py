@@ -189,6 +189,8 @@ class FiInfo(DeviceReader):
             if len(self._providers) < 64:
                 self._providers[self._provider] = None
             self.table.value("providers", tuple(self._providers))
+            if len(self._providers) == 1:
+                self.table.value("provider", self._provider)
             return True
         if "fi_getinfo" in text and (found := _FI_ERROR.match(text)):
             self.table.value("fi_getinfo_error", int(found[1][:8]))

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _VARIABLE = re.compile(
     r"(?<![\w/])(?P<name>(?:NCCL|TORCH_NCCL|FI|OFI_NCCL|UCX|GLOO)_[A-Z0-9_]{1,60})"
-    r"\s*=\s*(?P<value>\"[^\"]{0,200}\"|'[^']{0,200}'|[^\s,;\"'\\\])}]{0,200})"
+    r"\s{0,8}=\s{0,8}(?P<value>\"[^\"]{0,200}\"|'[^']{0,200}'|[^\s,;\"'\\\])}]{0,200})"
 )
 _YAML = re.compile(
     r"\s*(?:- )?(?P<name>NCCL_[A-Z0-9_]{1,60}):\s+\"?(?P<value>[^\s\"#]{1,200})\"?\s*$"
 )
-_NAME_ONLY = re.compile(r"\s-x\s+(?P<name>NCCL_[A-Z0-9_]{1,60})(?=\s|$)")
+_NAME_ONLY = re.compile(r"\s-x\s{1,8}(?P<name>NCCL_[A-Z0-9_]{1,60})(?=\s|$)")
 _ENDED = re.compile(
     r"DUE TO TIME LIMIT|CANCELLED AT|exited on signal (?:9|15)|"
     r"signal (?:9|15) \((?:Killed|Terminated)\)|^\s*Terminated\s*$|^\s*Killed\s*$|^\s*\^C|"
@@ -54,7 +54,9 @@ class Launcher(DeviceReader):
         return False
 
     def _variables(self, text: str) -> None:
-        rows = [*_VARIABLE.finditer(text), *_YAML.finditer(text), *_NAME_ONLY.finditer(text)]
+        rows = [*_VARIABLE.finditer(text), *_NAME_ONLY.finditer(text)]
+        if (yaml := _YAML.match(text)) is not None:
+            rows.append(yaml)
         for row in rows[:256]:
             value = row.groupdict().get("value")
             told = None if value is None else value.strip("\"'")

@@ -166,7 +166,7 @@ def node_topology(  # noqa: PLR0913 - the parts that the three formats have in c
         else None,
         cpu_affinity=FrozenDict(affinity) if affinity else None,
         nvlinks_per_gpu=links.pop() if len(links) == 1 else None,
-        nets=tuple(map(_net, nics)),
+        nets=tuple(_net(nic) for nic in nics if nic.device is not None or source != "topo_xml"),
         matrix=FrozenDict({name: FrozenDict(row) for name, row in rows.items()}),
     )
 

@@ -13,6 +13,18 @@ from gpufabric.net.rules import RULES
 _DATA = Path(__file__).parents[2] / "data" / "rules" / "examples.toml"
 EXAMPLES: dict[str, Any] = tomllib.loads(_DATA.read_text())
 
+_PARAMETERS = (
+    "# nThread 1 nGpus 1 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5"
+    " iters: 20 agg iters: 1 validation: 1 graph: 0"
+)
+_HALF = "     time   algbw   busbw #wrong"
+_UNITS = "     (us)  (GB/s)  (GB/s)       "
+_COLUMNS = (
+    f"#{'out-of-place':>74}{'in-place':>31}",
+    f"#       size         count      type   redop    root{_HALF}{_HALF}",
+    f"#        (B)    (elements)                          {_UNITS}{_UNITS}",
+)
+
 
 def written_out(text: str) -> str:
     """The short forms of the examples file as lines of the real formats."""
@@ -43,8 +55,7 @@ def written_out(text: str) -> str:
 
 def _header(hosts: list[str], per_host: int, gpu: str) -> list[str]:
     lines = [
-        "# nThread 1 nGpus 1 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5"
-        " iters: 20 agg iters: 1 validation: 1 graph: 0",
+        _PARAMETERS,
         "#",
         "# Using devices",
     ]
@@ -58,12 +69,7 @@ def _header(hosts: list[str], per_host: int, gpu: str) -> list[str]:
     return [
         *lines,
         "#",
-        "#                                                              out-of-place"
-        "                       in-place",
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong"
-        "     time   algbw   busbw #wrong",
-        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)       "
-        "     (us)  (GB/s)  (GB/s)",
+        *_COLUMNS,
     ]
 
 

@@ -56,10 +56,12 @@ def _no_mpi(case: Case) -> Iterable[Match]:
 
 
 def _interleaved(tables: Sequence[BenchTable]) -> bool:
-    """Whether a table begins before the one before it has ended: processes ran side by side."""
-    return any(
+    """Whether processes printed side by side: tables overlap, or sizes come twice in one."""
+    overlap = any(
         (after.lineno or 0) < (before.rows[-1].lineno or 0) for before, after in pairwise(tables)
     )
+    sizes = [[row.size_bytes for row in table.rows if row.size_bytes] for table in tables]
+    return overlap or any(len(each) >= 2 * len(set(each)) for each in sizes if each)
 
 
 def _cliff(case: Case) -> Iterable[Match]:

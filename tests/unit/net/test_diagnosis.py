@@ -1,0 +1,151 @@
+"""Diagnoses as a whole: health, causes before consequences, offers, display."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufabric.errors import CatalogError
+from gpufabric.net.diagnosis import Health, Severity, diagnose
+from gpufabric.net.interconnect import FabricKind, Interconnect, Place
+from gpufabric.net.nics import Nic, NicLayout
+from gpufabric.net.promise import Promise
+from gpufabric.net.reading import read
+from gpufabric.net.tier import NetworkTier
+from gpufabric.plan import Offer
+from gpufabric.resources import Accelerator, Resources
+
+_DATA = Path(__file__).parents[2] / "data"
+
+
+def _warn(rank: int, text: str) -> str:
+    return f"n{rank}:310:{400 + rank} [0] transport/net_ib.cc:731 NCCL WARN {text}"
+
+
+def test_thirty_timeouts_behind_one_dead_port_are_one_finding():
+    lines = ["[  881.201133] mlx5_core 0000:5d:00.0 mlx5_4: Port: 1 Link DOWN"]
+    lines += [
+        _warn(
+            n,
+            f"NET/IB : Got completion from peer 10.0.0.{n}<40000> with status=12 opcode=1 len=0"
+            " vendor err 129 (Send)",
+        )
+        for n in range(1, 31)
+    ]
+    lines += [_warn(n, f"socketProgress: Connection closed by remote peer n9<{n}>") for n in (1, 2)]
+    lines += [
+        f"[rank{n}]:[E ProcessGroupNCCL.cpp:607] [Rank {n}] Watchdog caught collective operation"
+        f" timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)"
+        " ran for 600060 milliseconds before timing out."
+        for n in range(1, 31)
+    ]
+    diagnosis = diagnose(read("\n".join(lines) + "\n"))
+    assert diagnosis.health is Health.SICK
+    assert [f.code for f in diagnosis.problems] == ["port_event"]
+
+
+def test_an_error_that_no_rule_knows_is_told_and_not_called_healthy():
+    text = _warn(1, "Call to ibv_query_device failed with error Invalid argument errno 22") + "\n"
+    diagnosis = diagnose(read(text))
+    assert diagnosis.health is Health.SICK
+    assert diagnosis.codes == ("inconclusive",)
+    assert diagnosis.findings[0].evidence[0].lineno == 1
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", "\x00\x01\x02", "\ufeff"])
+def test_nothing_is_claimed_from_a_text_of_no_known_kind(text: str):
+    diagnosis = diagnose(read(text))
+    assert diagnosis.health is Health.INCONCLUSIVE
+    assert diagnosis.codes == ("inconclusive",)
+    assert "NCCL_DEBUG=INFO" in diagnosis.findings[0].remedy
+
+
+def test_a_finding_is_a_value_that_survives_pickling():
+    diagnosis = diagnose(read(_DATA / "devices" / "ibstat_one_port_down.txt"))
+    assert pickle.loads(pickle.dumps(diagnosis)) == diagnosis  # noqa: S301 - our own bytes
+    assert hash(diagnosis.findings[0])
+
+
+def test_a_diagnosis_prints_what_to_do_and_shows_as_a_table():
+    diagnosis = diagnose(read(_DATA / "devices" / "ibstat_one_port_down.txt"))
+    assert "mlxlink" in str(diagnosis)
+    assert "<table" in diagnosis._repr_html_()
+
+
+def test_the_report_carries_its_own_diagnosis_in_its_json():
+    out = read(_DATA / "devices" / "ibstat_one_port_down.txt").to_dict()
+    assert out["health"] == "sick"
+    findings = out["findings"]
+    assert isinstance(findings, list)
+    assert findings[0]["code"] == "port_down"
+    assert findings[0]["severity"] == "critical"
+    assert findings[0]["evidence"][0]["lineno"] > 0
+    assert findings[0]["source"].startswith("https://")
+
+
+def test_the_worst_finding_comes_first():
+    text = (_DATA / "devices" / "host_facts.txt").read_text()
+    severities = [f.severity for f in diagnose(read(text)).findings]
+    order = list(Severity)
+    assert severities == sorted(severities, key=order.index)
+
+
+def _offer(kind: FabricKind, *, nics: int, gpudirect: bool) -> Offer:
+    return Offer(
+        backend="aws",
+        place=Place(backend="aws", region="us-east-1"),
+        instance_type="x9.huge",
+        resources=Resources(accelerators="H100:8"),
+        num_nodes=2,
+        gpus_per_node=8,
+        accelerator=Accelerator.parse("H100:8"),
+        interconnect=Interconnect(
+            name="f", kind=kind, place=Place(backend="aws", region="us-east-1")
+        ),
+        nics=NicLayout(
+            nics=tuple(Nic(index=n, model="m", gbps=400, gpudirect=gpudirect) for n in range(nics))
+        ),
+        tier=NetworkTier.BEST,
+    )
+
+
+def _log(*lines: str) -> str:
+    layout = "comm 0x5 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0"
+    return "\n".join(f"n1:310:327 [0] NCCL INFO {line}" for line in (*lines, layout)) + "\n"
+
+
+def test_an_offer_of_plain_tcp_does_not_call_sockets_a_fault():
+    text = _log("Using network Socket", "Channel 00/0 : 7[7] -> 8[0] [send] via NET/Socket/0")
+    tcp = _offer(FabricKind.ETHERNET, nics=0, gpudirect=False)
+    assert diagnose(read(text), offer=tcp).health is Health.HEALTHY
+    assert "socket_fallback" in diagnose(read(text)).codes
+
+
+def test_an_offer_knows_how_many_nics_there_must_be():
+    using = " ".join(f"[{n}]mlx5_{n}:1/IB" for n in range(7))
+    text = _log(f"NET/IB : Using {using} [RO]; OOB ib0:10.0.0.1<0>", "Using network IB")
+    offer = _offer(FabricKind.INFINIBAND, nics=8, gpudirect=True)
+    finding = diagnose(read(text), offer=offer).findings[0]
+    assert finding.code == "fewer_nics_than_instance_has"
+    assert "7 of the 8 NICs" in finding.cause
+
+
+def test_below_the_reference_the_limit_of_the_nics_stands_beside_it():
+    promise = Promise.of_instance_type("p5.48xlarge")
+    assert promise.n_nics == 32
+    assert promise.nic_limit_gbytes_s == 400.0
+    assert promise.references
+    assert promise.plugins == ("aws-ofi-nccl",)
+
+
+def test_an_instance_type_that_nobody_sells_is_refused_with_a_near_miss():
+    with pytest.raises(CatalogError, match=r"p5\.48xlarg"):
+        diagnose(read(""), instance_type="p5.48xlarg")
+
+
+@given(st.text(max_size=400))
+def test_any_text_can_be_diagnosed(text: str):
+    diagnosis = diagnose(read(text))
+    assert diagnosis.health in set(Health)
