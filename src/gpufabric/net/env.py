@@ -67,8 +67,7 @@ def environment_of(
             if _is_default(row, var):
                 found[var.name] = made
             else:
-                why = f"only when {row.when}: {var.why}" if row.when else f"inferred: {var.why}"
-                possible.setdefault(var.name, evolve(made, why=why))
+                possible.setdefault(var.name, evolve(made, why=_why_not_set(row, var)))
     if script is not None:
         found = dict(_with_script(script, script_source, found))
     return Environment(
@@ -81,9 +80,18 @@ def environment_of(
 
 
 def _is_default(row: EnvRow, var: Var | None = None) -> bool:
-    sure = (var.confidence if var else None) or row.confidence
     wanted = var is None or var.default
-    return wanted and not row.when and sure is not Confidence.INFERRED
+    return wanted and not row.when and not _is_inferred(row, var)
+
+
+def _is_inferred(row: EnvRow, var: Var | None) -> bool:
+    return ((var.confidence if var else None) or row.confidence) is Confidence.INFERRED
+
+
+def _why_not_set(row: EnvRow, var: Var) -> str:
+    if row.when:
+        return f"only when {row.when}: {var.why}"
+    return f"{'inferred' if _is_inferred(row, var) else 'optional'}: {var.why}"
 
 
 def _with_script(
