@@ -70,7 +70,7 @@ def page(catalog: Catalog, cloud: CloudCatalog) -> Iterator[str]:
                 f"{row.gpu.count} x {row.gpu.model}",
                 f"{row.interconnect}: {count} x {number(nics.gbps_each)} Gb/s{direct}{sure}",
                 ", ".join(f"{platform}: {tier}" for platform, tier in tiers.items()) or "none",
-                "not known" if price is None else f"{price.usd_hour:g}",
+                "not known" if price is None else f"{price.usd_hour:.2f}",
                 ", ".join(cloud.regions_of(row)) or "not known",
             )
         )
