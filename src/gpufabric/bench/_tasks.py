@@ -1,5 +1,6 @@
 """Benchmarks as tasks: each maker gives a `Task` that measures one collective on a gang."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NotRequired, TypedDict, Unpack
 
@@ -29,6 +30,7 @@ class Workload(StrEnum):
     """What moves the data."""
 
     TCP = "tcp"  # plain sockets between the nodes: needs python3 there and nothing else
+    NCCL_TESTS = "nccl_tests"  # the programs of nccl-tests, which must be on the nodes
     TORCH = "torch"  # torch.distributed: nccl with GPUs, gloo without; needs PyTorch there
 
 
@@ -46,8 +48,11 @@ class BenchOptions(TypedDict):
         check: whether the data is checked.
         nproc_per_node: ranks on each node; one for each GPU, or one, unless told.
         pairwise: measure every pair of ranks too, which shows a slow one.
-        dtype: `int32`, `float` or `double`; float for torch with GPUs, else int32, unless told.
+        dtype: `int32`, `float` or `double` (nccl-tests knows more); float with GPUs, else int32,
+            unless told.
         interface: the name or address of the interface that sockets use.
+        flags: further flags of nccl-tests, as they are (`["-z", "1"]`); for that workload alone.
+        binary: the program of nccl-tests, where it is not found by itself.
         name, timeout_s: of the task.
     """
 
@@ -65,6 +70,8 @@ class BenchOptions(TypedDict):
     pairwise: NotRequired[bool]
     interface: NotRequired[str | None]
     dtype: NotRequired[str | None]
+    flags: NotRequired[Sequence[str]]
+    binary: NotRequired[str | None]
     name: NotRequired[str | None]
     timeout_s: NotRequired[float | None]
 
@@ -125,6 +132,8 @@ def _make(  # noqa: PLR0913  # BenchOptions, spelled out so that a wrong name is
     pairwise: bool = False,
     interface: str | None = None,
     dtype: str | None = None,
+    flags: Sequence[str] = (),
+    binary: str | None = None,
     name: str | None = None,
     timeout_s: float | None = None,
 ) -> Task:
@@ -132,7 +141,7 @@ def _make(  # noqa: PLR0913  # BenchOptions, spelled out so that a wrong name is
     has_gpus = node.accelerator is not None
     kind = enum_of(Workload, workload or (Workload.TORCH if has_gpus else Workload.TCP))
     gpus = node.accelerator.count if node.accelerator else None
-    nproc = nproc_per_node or (gpus if kind is Workload.TORCH and gpus else 1)
+    nproc = nproc_per_node or (gpus if kind is not Workload.TCP and gpus else 1)
     large = has_gpus and kind is not Workload.TCP
     numbers = {
         "-b": min_bytes if min_bytes is not None else (8 if large else 1 << 10),
@@ -141,18 +150,23 @@ def _make(  # noqa: PLR0913  # BenchOptions, spelled out so that a wrong name is
         "-n": iters if iters is not None else 20,
         "-w": warmup if warmup is not None else 5,
         "-c": int(check),
-        "--nproc": nproc,
     }
+    element = dtype or ("float" if large or kind is Workload.NCCL_TESTS else "int32")
+    extra = {"pairwise": pairwise, "flags": bool(flags), "binary": bool(binary)}
     _refuse(numbers, num_nodes, nproc)
-    if pairwise and kind is not Workload.TCP:
-        raise SpecError([Problem(path="pairwise", message="is for the tcp workload alone")])
-    flags = [word for flag, number in numbers.items() for word in (flag, str(number))]
-    flags += ["-d", _dtype(dtype) if dtype else ("float" if large else "int32")]
-    flags += ["--pairwise"] if pairwise else []
-    flags += ["--bind", interface] if interface else []
+    _refuse_for(kind, element, extra)
+    sizes = [word for flag, number in numbers.items() for word in (flag, str(number))]
+    sizes += ["-d", element]
+    ours = ["--collective", collective, "--nproc", str(nproc)]
+    ours += ["--bind", interface] if interface else []
+    if kind is Workload.NCCL_TESTS:
+        ours += ["--binary", binary] if binary else []
+        words = [*ours, "--", *sizes, *flags]
+    else:
+        words = [*ours, *sizes, *(["--pairwise"] if pairwise else [])]
     return Task(
         name=name or f"bench-{collective.replace('_', '-')}",
-        run=("python3", FILE_NAME, "--collective", collective, *flags),
+        run=("python3", FILE_NAME, *words),
         files=_files(kind),
         num_nodes=num_nodes,
         resources=node,
@@ -195,17 +209,24 @@ def _refuse(numbers: dict[str, int], num_nodes: int, nproc: int) -> None:
         raise SpecError(wrong)
 
 
-def _dtype(name: str) -> str:
-    if name not in {"int32", "float", "double"}:
-        raise SpecError([Problem(path="dtype", message=f"{name!r} is not int32, float or double")])
-    return name
+def _refuse_for(kind: Workload, element: str, extra: dict[str, bool]) -> None:
+    only = {"pairwise": Workload.TCP, "flags": Workload.NCCL_TESTS, "binary": Workload.NCCL_TESTS}
+    wrong = [
+        Problem(path=name, message=f"is for the {only[name].value} workload alone")
+        for name, given in extra.items()
+        if given and kind is not only[name]
+    ]
+    if kind is not Workload.NCCL_TESTS and element not in {"int32", "float", "double"}:
+        wrong.append(Problem(path="dtype", message=f"{element!r} is not int32, float or double"))
+    if wrong:
+        raise SpecError(wrong)
 
 
 def _files(kind: Workload) -> dict[str, str]:
     tcp = _text_of("_tcp_workload.py")
     if kind is Workload.TCP:
         return {FILE_NAME: tcp}
-    return {FILE_NAME: _text_of("_torch_workload.py"), "gpufabric_bench_tcp.py": tcp}
+    return {FILE_NAME: _text_of(f"_{kind.value}_workload.py"), "gpufabric_bench_tcp.py": tcp}
 
 
 def _text_of(name: str) -> str:

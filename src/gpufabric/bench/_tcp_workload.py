@@ -642,7 +642,7 @@ def meet(o: Options, star: Star, listener: socket.socket | None) -> Mesh:
     if rank == 0:
         listener = listener or listen(o.master_addr, o.master_port, or_any=True)
         control = listener.getsockname()[0]
-        hellos = _accept_all(o, star, listener, deadline)
+        hellos = accept_all(o, star, listener, deadline)
     else:
         s = dial(o.master_addr, o.master_port, "", deadline, "rank 0")
         star.lines[0] = Line(s)
@@ -668,7 +668,7 @@ def meet(o: Options, star: Star, listener: socket.socket | None) -> Mesh:
     return Mesh(star, socks, o.timeout_s)
 
 
-def _accept_all(
+def accept_all(
     o: Options, star: Star, listener: socket.socket, deadline: float
 ) -> dict[int, dict[str, Any]]:
     """Take each rank's first message; strangers and silent connections are turned away."""

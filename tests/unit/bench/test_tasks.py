@@ -34,13 +34,13 @@ def test_the_same_call_makes_the_same_task():
     assert bench.all_reduce(num_nodes=4) == bench.all_reduce(num_nodes=4)
 
 
-@pytest.mark.parametrize("workload", ["tcp", "torch"])
+@pytest.mark.parametrize("workload", ["tcp", "torch", "nccl_tests"])
 def test_what_is_shipped_starts_in_an_empty_folder_without_gpufabric(tmp_path, workload):
     task = bench.all_reduce(num_nodes=2, workload=workload)
     for name, text in task.files.items():
         (tmp_path / name).write_text(text, "utf-8")
     ended = subprocess.run(
-        [sys.executable, "-I", "-c", START, task.run[1], *task.run[2:], "--help"],
+        [sys.executable, "-I", "-c", START, task.run[1], "--help", *task.run[2:]],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -81,6 +81,7 @@ def test_resources_may_be_given_whole():
         ({"iters": 0, "warmup": -1}, {"iters", "warmup"}),
         ({"dtype": "fp4"}, {"dtype"}),
         ({"workload": "torch", "pairwise": True}, {"pairwise"}),
+        ({"workload": "tcp", "flags": ["-z", "1"], "binary": "/x"}, {"flags", "binary"}),
         ({"resources": gf.Resources(), "network_tier": "best"}, {"network_tier"}),
     ],
 )
