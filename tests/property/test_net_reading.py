@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a line of a log is as long as it is
 """Whatever a text holds: reading does not raise, the report is JSON, and tables come back."""
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from gpufabric import net
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "shapes"))
 
-from nccl_tests_text import LAYOUTS, Layout, Point, run, table  # noqa: E402  # after its folder
+from nccl_tests_text import LAYOUTS, Layout, Point, run, table  # after its folder
 
 FRAGMENTS = [
     "NCCL INFO ", "NCCL WARN ", "h-1:22:33 [0] ", "Channel 00/0 : 0[0] -> 1[1] ", " via NET/IB/0/GDRDMA",
@@ -21,7 +22,7 @@ FRAGMENTS = [
     "# nThread 1 nGpus 1 ", "# Avg bus bandwidth    : ", "#  Rank  0 Group  0 Pid 1 on h device  0 [0x1] X",
     "#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong", "1024 256 float sum -1 ",
     "1.5 2.5 3.5 0 ", "N/A ", "1e308 ", "inf ", "nan ", "9" * 400, "²", "\n", "\r", "\x00", "\x1b[31m", "{", "}", '"',
-    "[", "]", "CA 'mlx5_0'\n", "\tState: Active\n", "GPU0\tGPU1\tNIC0\n", "<system version=\"1\">", "<!ENTITY a 'b'>",
+    "[", "]", "CA 'mlx5_0'\n", "\tState: Active\n", "GPU0\tGPU1\tNIC0\n", '<system version="1">', "<!ENTITY a 'b'>",
     "Watchdog caught collective operation timeout: WorkNCCL(", "last enqueued NCCL work: ", "│ ", "> ", "[rank0]:",
     "2026-01-01T00:00:00Z ", '{"message": "', '"coll_perf"', "[1,0]<stdout>:", "0: ",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """The JSON file that nccl-tests writes with -J, since 2.17.3, into tables.
 
-Its traps: the average's key is misspelled before 2.17.9, the root is padded text, booleans and NaN are
-text, the list of devices holds the first device of each process only, and ``env`` holds the whole
-environment, secrets too: it is not read.
+Its traps: the average's key is misspelled before 2.17.9, the root is padded text, booleans and NaN
+are text, the list of devices holds the first device of each process only, and ``env`` holds the
+whole environment, secrets too: it is not read.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ class NcclTestsJson:
 
 
 def _table(document: _Json, results: list[object], lineno: int, ranks: int | None) -> BenchTable:
-    rows = tuple(
-        row for result in results[:_MAX_ROWS] if (row := _row(result)) is not None
-    )
+    rows = tuple(row for result in results[:_MAX_ROWS] if (row := _row(result)) is not None)
     args = document.get("args")
     named = None
     if isinstance(args, list) and args:
@@ -94,9 +92,7 @@ def _table(document: _Json, results: list[object], lineno: int, ranks: int | Non
     if allowed and (ranks is None or not allowed[0] <= ranks <= allowed[1]):
         ranks = allowed[0] if allowed[0] == allowed[1] else None
         basis = "busbw/algbw at the largest sizes"
-    average = _dict(
-        document.get("average_bus_bandwidth") or document.get("average_bus_bandwidith")
-    )
+    average = _dict(document.get("average_bus_bandwidth") or document.get("average_bus_bandwidith"))
     bounds = _dict(document.get("out_of_bounds"))
     values = [busbw for row in rows for busbw in row.busbws()]
     printed = _float(average.get("bandwidth"))

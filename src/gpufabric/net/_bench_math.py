@@ -24,7 +24,9 @@ COLLECTIVES: Final = (
     "hypercube",
 )
 
-_N_MINUS_1_OVER_N: Final = frozenset({"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"})
+_N_MINUS_1_OVER_N: Final = frozenset(
+    {"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"}
+)
 _TYPE_BYTES: Final = {
     "int8": 1, "uint8": 1, "char": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1,
     "half": 2, "float16": 2, "bfloat16": 2,
@@ -54,7 +56,7 @@ def rank_range(collective: str | None, low: float, high: float) -> tuple[int, in
     return (fewest, most) if fewest <= most else None
 
 
-def infer_collective(
+def infer_collective(  # noqa: PLR0911 - one return for each collective that rows can tell
     rows: Sequence[BenchRow],
     *,
     has_redop: bool | None,

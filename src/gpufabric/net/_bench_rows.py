@@ -26,7 +26,7 @@ class Layout(NamedTuple):
 
     n_words: int
     size: int | None
-    count: int | None
+    elements: int | None
     dtype: int | None
     redop: int | None
     root: int | None
@@ -61,7 +61,7 @@ def layout_of(text: str) -> Layout | None:
     return Layout(
         n_words=len(words) + (stamp is not None),
         size=_at(left, _SIZE),
-        count=_at(left, _COUNT),
+        elements=_at(left, _COUNT),
         dtype=_at(left, ("type",)),
         redop=_at(left, ("redop", "op")),
         root=_at(left, ("root",)),
@@ -96,7 +96,7 @@ def layout_of_row(words: list[str]) -> Layout | None:
     return Layout(
         n_words=len(words),
         size=0,
-        count=1,
+        elements=1,
         dtype=2,
         redop=redop,
         root=root,
@@ -127,7 +127,7 @@ def is_row_start(words: list[str], layout: Layout) -> bool:
 
 
 def is_plausible(words: list[str], layout: Layout) -> bool:
-    """Whether size / time is the printed algbw in every half: a guessed layout must prove itself."""
+    """Whether size / time is the printed algbw in every half: a guessed layout must prove so."""
     if len(words[layout.size or 0]) > _MAX_DIGITS:
         return False
     for time, algbw, _, _ in layout.halves:
@@ -180,9 +180,7 @@ def _names_fit(dtype: str | None, redop: str | None) -> bool:
     return (dtype is None or _TYPE.match(dtype) is not None) and (not redop or redop.isalpha())
 
 
-def _half(
-    words: list[str], at: tuple[int, int | None, int | None, int | None]
-) -> Measured | None:
+def _half(words: list[str], at: tuple[int, int | None, int | None, int | None]) -> Measured | None:
     time_at, algbw_at, busbw_at, wrong_at = at
     time = words[time_at]
     if time in _NA:

@@ -23,29 +23,30 @@ _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\
 # "[36m" without its ESC: some collectors drop control bytes and leave the rest.
 _BARE_ANSI = re.compile(r"\[(?:[0-9]{1,3}(?:;[0-9]{1,3})*)?m")
 
-_DATE = r"\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?"
-_ZONE = r"(?:Z|[ ]?[+-]\d\d:?\d\d|[ ]UTC)?"
-_PREFIX = re.compile(
-    r"""\s*(?:
-      (?P<time1>%(date)s%(zone)s)(?:[ \t]+\|[ \t]+|[ \t]|$)        # kubectl --timestamps, collectors
-    | \|[ \t]+(?P<time2>%(date)s%(zone)s)[ \t]+\|[ \t]?              # CloudWatch export
-    | (?P<time3>(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\ [A-Z][a-z]{2}\ +\d+\ [\d:]{8}\ \d{4})(?=[\[<])
-    | (?P<tag1>\[(?:[\w.@-]*\d,\d+|[\w.-]+@\d+,\d+)\]<std(?:out|err|diag)>):\ ?  # Open MPI, PRRTE
-    | (?P<tag2>\[(?:rank|default)\d+\]):[ ]?                          # torchrun, torch.distributed
-    | (?P<tag3>\[pod/[^\]\s]+\])[ ]?                                  # kubectl logs --prefix
-    | (?P<tag4>\((?:[\w.-]+,\ )?(?:rank=\d+,\ )?pid=\s*\d+(?:,\ ip=[\w.:]+)?\))[ ]?   # SkyPilot
-    | (?P<tag5>\([A-Za-z_]\w*(?:\.\w+)*(?:\ \w+)?\ pid=\d+(?:,\ ip=[\w.:]+)?\))[ ]?  # Ray
-    | (?P<tag6>\[\d+\])\ (?=\#|\s*\d+\s+\d+|\S+:\d+:\d+\ |NCCL\ |\[(?:rank|default)\d)  # MPICH
-    | (?P<tag7>\d+):\ ?(?=\#|\s|\S+:\d+:\d+\ |NCCL\ |[A-Za-z<'/\[])     # srun --label
-    | (?P<quote>[>│┃║]\ ?)
-    )""" % {"date": _DATE, "zone": _ZONE},
-    re.VERBOSE,
+_DATE: Final = r"\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?"
+_STAMP: Final = _DATE + r"(?:Z|[ ]?[+-]\d\d:?\d\d|[ ]UTC)?"
+_WEEKDAY: Final = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_PREFIXES: Final = (
+    rf"(?P<time1>{_STAMP})(?:[ \t]+\|[ \t]+|[ \t]|$)",  # kubectl --timestamps, collectors
+    rf"\|[ \t]+(?P<time2>{_STAMP})[ \t]+\|[ \t]?",  # CloudWatch export
+    rf"(?P<time3>{_WEEKDAY} [A-Z][a-z]{{2}} +\d+ [\d:]{{8}} \d{{4}})(?=[\[<])",  # mpirun's
+    r"(?P<tag1>\[(?:[\w.@-]*\d,\d+|[\w.-]+@\d+,\d+)\]<std(?:out|err|diag)>): ?",  # Open MPI, PRRTE
+    r"(?P<tag2>\[(?:rank|default)\d+\]):[ ]?",  # torchrun, torch.distributed
+    r"(?P<tag3>\[pod/[^\]\s]+\])[ ]?",  # kubectl logs --prefix
+    r"(?P<tag4>\((?:[\w.-]+, )?(?:rank=\d+, )?pid=\s*\d+(?:, ip=[\w.:]+)?\))[ ]?",  # SkyPilot
+    r"(?P<tag5>\([A-Za-z_]\w*(?:\.\w+)*(?: \w+)? pid=\d+(?:, ip=[\w.:]+)?\))[ ]?",  # Ray
+    # MPICH -prepend-rank, line numbers of a viewer
+    r"(?P<tag6>\[\d+\]) (?=#|\s*\d+\s+\d+|\S+:\d+:\d+ |NCCL |\[(?:rank|default)\d)",
+    r"(?P<tag7>\d+): ?(?=#|\s|\S+:\d+:\d+ |NCCL |[A-Za-z<'/\[])",  # srun --label
+    r"(?P<quote>[>│┃║] ?)",
 )
+_PREFIX = re.compile(r"\s*(?:" + "|".join(_PREFIXES) + ")")
 # "node-1: text" (pdsh, DeepSpeed) looks like "State: Active" of ibstat: the name needs a digit,
 # starts the line, and what follows must be the start of something read here.
 _HOST_LABEL = re.compile(
     r"(?P<tag>(?=[A-Za-z.-]*\d)[A-Za-z0-9][A-Za-z0-9.-]*):[ ]"
-    r"(?=\#|\s*\d+\s+\d+\s|[\w.<>\[\]-]+:\d+:\d+\ |NCCL\ |CA\ '|\t|hca_id:|<|\[rank\d|GPU\d|\[\d{4}-|\s*$)"
+    r"(?=\#|\s*\d+\s+\d+\s|[\w.<>\[\]-]+:\d+:\d+\ |NCCL\ |CA\ '|\t|hca_id:|<|\[rank\d|GPU\d"
+    r"|\[\d{4}-|\s*$)"
 )
 # stern: "pod-name container text"; only where an NCCL frame or a table line follows.
 _STERN = re.compile(
@@ -53,7 +54,9 @@ _STERN = re.compile(
     r"(?=\#|\s*\d+\s+\d+\s|[\w.<>\[\]-]+:\d+:\d+\ |NCCL\ )"
 )
 _BOX_END = re.compile(r"[ \t]*[│┃║][ \t]*$")
-_JSON_STRING = re.compile(r'\s*"(?:message|log|msg|textPayload)"\s*:\s*("(?:[^"\\]|\\.)*")\s*,?\s*$')
+_JSON_STRING = re.compile(
+    r'\s*"(?:message|log|msg|textPayload)"\s*:\s*("(?:[^"\\]|\\.)*")\s*,?\s*$'
+)
 _ENVELOPE_KEYS: Final = ("log", "message", "msg", "textPayload", "@message", "line", "body")
 _MAYBE_PREFIX: Final = frozenset("[(>|│┃║0123456789MTWFS \t")
 

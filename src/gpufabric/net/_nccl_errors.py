@@ -1,7 +1,9 @@
+# ruff: noqa: E501 - patterns are kept whole, to hold them against a log
 """What NCCL and its network plugins print when something fails: shape of the line → fault.
 
 Shapes are those of NCCL 2.4 to 2.30 and of the plugins; sources are NVIDIA/nccl (src), aws-ofi-nccl
-(src) and Mellanox/nccl-rdma-sharp-plugins (src). A shape is tried only when its hint is in the line.
+(src) and Mellanox/nccl-rdma-sharp-plugins (src). A shape is tried only when its hint is in the
+line.
 """
 
 from __future__ import annotations
@@ -121,7 +123,9 @@ SHAPES: Final = (
         r"| returned (?:(?P<errno>\d+)\()?(?P<text2>[A-Z][^(),]*?)\)?)"
         r"(?P<rest>(?: errno \d+.*|, .*)?)\s*$",
     ),
-    _shape("peer_closed", "losed by", r"[Cc]onnection closed by (?:remote )?peer(?: " + _PEER + ")?"),
+    _shape(
+        "peer_closed", "losed by", r"[Cc]onnection closed by (?:remote )?peer(?: " + _PEER + ")?"
+    ),
     _shape(
         "socket_call",
         "Call to ",
@@ -132,7 +136,9 @@ SHAPES: Final = (
     _shape(
         "foreign_connection",
         "magic",
-        r"(?:from " + _PEER + r": )?(?:wrong magic (?P<got>\w+) != (?P<wanted>\w+)|socket magic mismatch)",
+        r"(?:from "
+        + _PEER
+        + r": )?(?:wrong magic (?P<got>\w+) != (?P<wanted>\w+)|socket magic mismatch)",
     ),
     _shape(
         "verbs_call_failed",
@@ -258,7 +264,11 @@ SHAPES: Final = (
         "fi_getinfo",
         r"fi_getinfo\(\)? ?(?:call )?failed ?:? ?(?P<text>[A-Z][\w ]*)?",
     ),
-    _shape("provider_missing", "provider", r"(?:No eligible providers were found|find any optimal provider)"),
+    _shape(
+        "provider_missing",
+        "provider",
+        r"(?:No eligible providers were found|find any optimal provider)",
+    ),
     _shape(
         "remote_address_failed",
         "address vector",

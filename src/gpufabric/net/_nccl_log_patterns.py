@@ -1,3 +1,4 @@
+# ruff: noqa: E501, ARG001 - one shape, one line, to hold it against a log; handlers are called alike
 """What NCCL's INFO texts say, shape by shape, and what each is remembered as.
 
 ``HANDLERS`` maps the first three letters of a text (or "" for anywhere) to shapes: a word that must
@@ -89,10 +90,10 @@ def _loaded(state: LogState, match: re.Match[str], who: Who, lineno: int, raw: s
     return True
 
 
-_NIC = re.compile(
-    r"\[(?P<index>\d+)\](?:=?\{(?P<merged>[^}]*)\}|(?P<one>[^\s\[\];{}]+))"
+_NIC = re.compile(r"\[(?P<index>\d+)\](?:=?\{(?P<merged>[^}]*)\}|(?P<one>[^\s\[\];{}]+))")
+_ONE = re.compile(
+    r"(?P<name>[^\s:]+):(?P<port>\d+)(?::[^/\s]*)?/(?P<layer>[A-Za-z]+)(?P<sharp>/SHARP)?"
 )
-_ONE = re.compile(r"(?P<name>[^\s:]+):(?P<port>\d+)(?::[^/\s]*)?/(?P<layer>[A-Za-z]+)(?P<sharp>/SHARP)?")
 _ADDRESS = re.compile(r"(?P<name>[^\s:\[\]]+):(?P<address>\S+?)<\d*>")
 
 

@@ -131,7 +131,7 @@ class LogState:
         """All hosts with a name, and what came without one if anything did."""
         return [*self.hosts.values(), self.nowhere]
 
-    def mark(
+    def mark(  # noqa: PLR0913, PLR0917 - who said what where, as every handler has it
         self,
         name: str,
         host: str | None,
@@ -158,9 +158,7 @@ class LogState:
         if host is not None and len(mark.hosts) < _MAX_MARK_HOSTS:
             mark.hosts.setdefault(host)
 
-    def connection(
-        self, transport: str, direction: str | None, first: Evidence
-    ) -> list[int]:
+    def connection(self, transport: str, direction: str | None, first: Evidence) -> list[int]:
         """The counter of one kind of connection."""
         key = (transport, direction)
         counter = self.connections.get(key)

@@ -59,7 +59,7 @@ class Text:
         elif hasattr(source, "read"):
             yield from self._stream(cast("IO[str] | IO[bytes]", source))
         else:
-            yield from self._given(cast("Iterable[str] | Iterable[bytes]", source))
+            yield from self._given(source)
         if self.cut_lines:
             self.notes.append(f"{self.cut_lines} lines longer than {MAX_LINE} characters were cut")
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 _STANDARD_INPUT: Final = "-"
 _SHOWN: Final = 5
 _DESCRIPTION: Final = """\
-Reads logs and outputs of NCCL, nccl-tests, torch.distributed, ibstat, nvidia-smi topo -m and others,
-and says whether the network is right. "-" reads standard input until it ends or Ctrl-C is pressed.
+Reads logs and outputs of NCCL, nccl-tests, torch.distributed, ibstat, nvidia-smi topo -m and
+others, and says whether the network is right. "-" reads standard input until it ends or Ctrl-C is
+pressed.
 Exit status: 0 read, 1 the network is sick, 2 a file cannot be read."""
 
 
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 def _read(name: str) -> NetReport:
     if name != _STANDARD_INPUT:
         return read(Path(name))
-    return read(_UntilInterrupted(sys.stdin.buffer))
+    return read(cast("IO[bytes]", _UntilInterrupted(sys.stdin.buffer)))
 
 
 class _UntilInterrupted:
@@ -143,8 +144,8 @@ def _measured(half: Measured) -> str:
 def _log_lines(document: dict[str, object]) -> Iterator[str]:
     network = document["network"]
     if network is not None:
-        hcas = document.get("hcas")
-        devices = f", {len(hcas)} NICs" if isinstance(hcas, list) else ""
+        hcas = cast("list[str] | None", document.get("hcas"))
+        devices = f", {len(hcas)} NICs" if hcas else ""
         plugin = f" ({document['net_plugin']})" if document["net_plugin"] else ""
         yield f"network: {network}{plugin}{devices}, GPUDirect {document['gdr'] or 'unknown'}"
     inter, intra = document["inter_node_transport"], document["intra_node_transport"]

@@ -47,7 +47,8 @@ _VERSION_LINE = re.compile(r"(?:NCCL|RCCL) version\b")
 _RETURN_CODE = re.compile(r"(\S+\.(?:cc|h|cu|c|cpp|hpp)):\d+ -> (\d+)")
 # Texts that a cut could not have shortened into another: safe at the very end of a text.
 _SURELY_WHOLE = re.compile(
-    r"(?:GDRDMA|Init COMPLETE|Init START|Abort COMPLETE|Destroy COMPLETE|Connected all (?:rings|trees)"
+    r"(?:GDRDMA|Init COMPLETE|Init START|Abort COMPLETE|Destroy COMPLETE"
+    r"|Connected all (?:rings|trees)"
     r"|Using network (?:Socket|AWS Libfabric|Libfabric|FasTrak|FastSocket|gIB)"
     r"|for HCA \d+ '[^']+'|<\d+>|P2P/IPC|SHM/direct/direct|No device found\.)$"
 )
@@ -99,7 +100,7 @@ class NcclLogReader:
                 if seen is not None:
                     seen[0] += 1
                     return None
-                self._connection(body, via, who, lineno, raw)
+                self._connection(body, via, lineno, raw)
                 return None
         elif body in who.seen:
             return None
@@ -202,7 +203,7 @@ class NcclLogReader:
         if body.startswith(("Channel ", "Ring ", "Coll")):
             via = body.rfind(" via ")
             if via > 0:
-                self._connection(body, via, who, lineno, raw)
+                self._connection(body, via, lineno, raw)
                 return
         once = self._handle(body, who, lineno, raw)
         if once and self._seen_count < _MAX_SEEN and len(body) < _MAX_SEEN_TEXT:
@@ -245,7 +246,7 @@ class NcclLogReader:
         if " -> " in body:
             match = _RETURN_CODE.match(body)
             if match:
-                self._return_code(match, who)
+                self._return_code(match, who.key)
                 return False
         fault = fault_of(body) if "rror" in body or "fail" in body or "ailed" in body else None
         if fault and not fault.note and fault.kind == "nvls_bind_failed":
@@ -254,7 +255,7 @@ class NcclLogReader:
             self.state.mark(f"{fault.kind}_retry", who.host, lineno, raw, "INFO")
         return " opCount " not in body and "0x" not in body
 
-    def _connection(self, body: str, via: int, who: Who, lineno: int, raw: str) -> None:
+    def _connection(self, body: str, via: int, lineno: int, raw: str) -> None:
         """The first connection of its kind, or one whose printed form was not seen yet."""
         key = body[via - 3 :]
         transport = transport_of(strip_marks(body[via + 5 :]).partition(" [repeated ")[0])
@@ -269,11 +270,11 @@ class NcclLogReader:
             self._connections[key] = counter
         counter[0] += 1
 
-    def _return_code(self, match: re.Match[str], who: Who) -> None:
+    def _return_code(self, match: re.Match[str], thread: str | None) -> None:
         code = int(match[2][:9])
         if len(self.state.return_codes) < _KEEP:
             self.state.return_codes.setdefault(code)
-        at = self._last_error.get(who.key)
+        at = self._last_error.get(thread)
         if at is not None and self._errors[at].phase is None:
             phase = _phase(match[1])
             if phase:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from gpufabric._frozen import FrozenDict
 from gpufabric.net._bench_json import version_text
-from gpufabric.net._bench_math import (
-    COLLECTIVES,
-    average_matches,
-    infer_collective,
-    mean,
-    rank_range,
-)
+from gpufabric.net._bench_math import COLLECTIVES, average_matches
+from gpufabric.net._bench_result import finished, has_content, node_count, rank_count
 from gpufabric.net._bench_rows import (
     Layout,
     is_plausible,
@@ -22,14 +16,14 @@ from gpufabric.net._bench_rows import (
     is_value,
     layout_of,
     layout_of_row,
-    ratio_of,
     row_of,
 )
+from gpufabric.net._bench_state import Stream, TableState
 from gpufabric.net._lines import Line
-from gpufabric.net.records import BenchRow, BenchTable, Device, Evidence, Header, Unread
+from gpufabric.net.records import BenchTable, Device, Evidence, Header, Unread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 MAX_ROWS: Final = 20_000
 """Rows kept of one table."""
@@ -53,43 +47,6 @@ _FAILURE = re.compile(
 )
 
 
-class _Table:
-    """One table as it is being read."""
-
-    def __init__(self, layout: Layout | None, lineno: int, named: str | None) -> None:
-        self.layout = layout
-        self.lineno = lineno
-        self.named = named
-        self.rows: list[BenchRow] = []
-        self.left_out = 0
-        self.average: float | None = None
-        self.complete: bool | None = None
-        self.out_of_bounds: tuple[int, str | None] | None = None
-        self.errors: list[str] = []
-        self.printed: deque[list[str]] = deque(maxlen=128)
-        """The last rows as printed: how far a number was rounded shows in its digits only."""
-        self.commands: set[str] = set()
-        self.devices: tuple[Device, ...] = ()
-
-
-class _Stream:
-    """What one process prints: runs one after the other, each with header, rows and footer."""
-
-    def __init__(self) -> None:
-        self.table: _Table | None = None
-        self.named: str | None = None
-        self.commands: set[str] = set()
-        self.devices: list[Device] = []
-        self.devices_end = False
-        """Something else came after the device lines: none of them is cut off."""
-        self.half_row: list[str] = []
-        self.half_row_line = 0
-        self.averaged: list[_Table] = []
-        """The tables since the last average line, which covers them all."""
-        self.open = False
-        """A header was seen and no footer yet."""
-
-
 class NcclTestsReader:
     """Parameter line, device lines, tables and footers of nccl-tests."""
 
@@ -97,9 +54,9 @@ class NcclTestsReader:
     kind: ClassVar[str] = "nccl_tests"
 
     def __init__(self) -> None:
-        self._streams: dict[str | None, _Stream] = {}
-        self._last: _Stream | None = None
-        self._tables: list[_Table] = []
+        self._streams: dict[str | None, Stream] = {}
+        self._last: Stream | None = None
+        self._tables: list[TableState] = []
         self._parameters: dict[str, str] = {}
         self._devices: list[Device] = []
         self._last_devices: tuple[Device, ...] = ()
@@ -163,7 +120,7 @@ class NcclTestsReader:
         table.printed.append(words)
         return True
 
-    def feed_cut(self, line: Line) -> bool:
+    def feed_cut(self, line: Line) -> bool:  # noqa: PLR0911 - one for each kind of line
         """Takes the last line of a text that has no line feed, and believes no number at its end.
 
         Behind a whole row stands "0" or "N/A"; an average has six digits; the rest may be cut.
@@ -211,7 +168,7 @@ class NcclTestsReader:
 
     # -- lines -----------------------------------------------------------------------------
 
-    def _stream(self, prefix: str | None, *, new: bool = False) -> _Stream:
+    def _stream(self, prefix: str | None, *, new: bool = False) -> Stream:
         """The process that a line is of: the one with that tag, else the one that spoke last.
 
         Terminals and viewers number lines, so a tag need not name a process; only the first
@@ -221,11 +178,13 @@ class NcclTestsReader:
         if stream is None:
             if len(self._streams) >= _MAX_STREAMS:
                 prefix = None
-            stream = self._streams.setdefault(prefix, _Stream())
+            stream = self._streams.setdefault(prefix, Stream())
         self._last = stream
         return stream
 
-    def _comment(self, text: str, line: Line, *, bare: bool = False) -> bool:
+    def _comment(  # noqa: PLR0911 - one for each kind of line
+        self, text: str, line: Line, *, bare: bool = False
+    ) -> bool:
         """A line that starts with # in the original; authors drop the sign."""
         head = text[:12]
         if head.startswith("Rank"):
@@ -242,7 +201,7 @@ class NcclTestsReader:
             return False
         return self._other_comment(text, line)
 
-    def _other_comment(self, text: str, line: Line) -> bool:
+    def _other_comment(self, text: str, line: Line) -> bool:  # noqa: PLR0911 - one for each
         if not text:
             # A lone "#" is nccl-tests' only while a run is open or just ended.
             return self.seen
@@ -335,9 +294,9 @@ class NcclTestsReader:
         stream.open = True
         return True
 
-    def _open_table(self, stream: _Stream, layout: Layout | None, lineno: int) -> _Table:
+    def _open_table(self, stream: Stream, layout: Layout | None, lineno: int) -> TableState:
         named = stream.named
-        table = _Table(layout, lineno, named)
+        table = TableState(layout, lineno, named)
         if named is None:
             table.commands = stream.commands
             stream.commands = set()
@@ -374,16 +333,12 @@ class NcclTestsReader:
             found = layout
         stream = stream or self._stream(line.prefix)
         table = stream.table
-        if table is None:
+        other = layout is None or layout.n_words != found.n_words
+        if table is None or (table.average is not None and other):
             self._open_table(stream, None, line.lineno)
-        elif table.layout is None or table.layout.n_words != found.n_words:
-            if table.rows and table.rows[-1].lineno and table.average is not None:
-                self._open_table(stream, None, line.lineno)
         return self._add(stream, words, found, line, text)
 
-    def _add(
-        self, stream: _Stream, words: list[str], layout: Layout, line: Line, text: str
-    ) -> bool:
+    def _add(self, stream: Stream, words: list[str], layout: Layout, line: Line, text: str) -> bool:
         row = row_of(words, layout, line.lineno)
         if row is None:
             self._mark_unread(line.lineno, text)
@@ -451,7 +406,7 @@ class NcclTestsReader:
 
     # -- runs ------------------------------------------------------------------------------
 
-    def _start_run(self, stream: _Stream) -> None:
+    def _start_run(self, stream: Stream) -> None:
         self._drop_half(stream)
         self._end_run(stream)
         stream.table = None
@@ -460,12 +415,12 @@ class NcclTestsReader:
         stream.devices_end = False
         stream.averaged = []
 
-    def _end_run(self, stream: _Stream) -> None:
+    def _end_run(self, stream: Stream) -> None:
         if stream.devices:
             self._last_devices = tuple(stream.devices)
             self._devices_end = stream.devices_end
 
-    def _drop_half(self, stream: _Stream) -> None:
+    def _drop_half(self, stream: Stream) -> None:
         if stream.half_row:
             self._mark_unread(stream.half_row_line, " ".join(stream.half_row))
             stream.half_row = []
@@ -479,7 +434,7 @@ class NcclTestsReader:
 
     def result(self) -> Mapping[str, object]:
         """Header, tables and what could not be read."""
-        tables = tuple(_finished(table) for table in self._tables if _has_content(table))
+        tables = tuple(finished(table) for table in self._tables if has_content(table))
         out: dict[str, object] = {
             "unread": tuple(self._unread),
             "unread_count": self._unread_count,
@@ -495,7 +450,7 @@ class NcclTestsReader:
     def _header_of(self, tables: tuple[BenchTable, ...]) -> Header:
         devices = self._last_devices
         open_runs = any(stream.open for stream in self._streams.values())
-        n_ranks, basis = _rank_count(devices if self._devices_end else (), tables)
+        n_ranks, basis = rank_count(devices if self._devices_end else (), tables)
         n_nodes, per_node = node_count(devices) if n_ranks == len(devices) else (None, None)
         check = self._parameters.get("validation")
         gpus = list(dict.fromkeys(device.gpu for device in devices))
@@ -520,117 +475,6 @@ class NcclTestsReader:
             n_headers=self._headers,
             n_footers=self._footers,
         )
-
-
-def _has_content(table: _Table) -> bool:
-    return bool(table.rows or table.layout or table.average is not None or table.out_of_bounds)
-
-
-def _finished(table: _Table) -> BenchTable:
-    layout = table.layout
-    rows = tuple(table.rows)
-    inferred = infer_collective(
-        rows,
-        has_redop=None if layout is None else layout.redop is not None,
-        has_root=None if layout is None else layout.root is not None,
-        many_ranks=len(table.devices) > 1,
-    )
-    named = table.named or (next(iter(table.commands)) if len(table.commands) == 1 else None)
-    if table.named is None and named and inferred and not _agree(named, inferred):
-        named = None  # the text speaks of another test than the one whose rows these are
-    collective = named or inferred
-    ratio = ratio_of(_bandwidths(table))
-    allowed = rank_range(collective, *ratio) if ratio else None
-    n_ranks, basis = _table_ranks(table, allowed)
-    values = [busbw for row in rows for busbw in row.busbws()]
-    bounds = table.out_of_bounds or (None, None)
-    return BenchTable(
-        rows=rows,
-        collective=collective,
-        collective_basis=None if collective is None else ("named" if named else "inferred"),
-        n_ranks=n_ranks,
-        n_ranks_basis=basis,
-        n_ranks_range=allowed,
-        avg_bus_bandwidth=table.average,
-        out_of_bounds_count=bounds[0],
-        out_of_bounds_word=bounds[1],
-        mean_of_printed_rows=mean(values) if not table.left_out else None,
-        printed_rows_are_complete=table.complete,
-        wrong_is_count=layout.wrong_is_count if layout else True,
-        time_is_cpu=layout.time_is_cpu if layout else False,
-        per_iteration=layout.per_iteration if layout else False,
-        lineno=table.lineno,
-        rows_left_out=table.left_out,
-        errors=tuple(table.errors),
-    )
-
-
-def _bandwidths(table: _Table) -> Iterator[tuple[str, str]]:
-    """algbw and busbw as printed, of both halves of the last rows."""
-    if table.layout is None:
-        return
-    places = [(at[1], at[2]) for at in table.layout.halves]
-    for words in table.printed:
-        if len(words) == table.layout.n_words:
-            for algbw, busbw in places:
-                if algbw is not None and busbw is not None:
-                    yield words[algbw], words[busbw]
-
-
-def _agree(named: str, inferred: str) -> bool:
-    """Whether rows inferred to be one collective may be of the named one."""
-    return named == inferred or (named == "alltoallv" and inferred == "alltoall")
-
-
-def _table_ranks(
-    table: _Table, allowed: tuple[int, int] | None
-) -> tuple[int | None, str | None]:
-    """Ranks of the group that ran a table: device lines, checked against busbw/algbw."""
-    groups = Counter(device.group for device in table.devices)
-    whole = _whole(table.devices)
-    if whole and len(set(groups.values())) == 1:
-        n_ranks = next(iter(groups.values()))
-        if allowed is None or allowed[0] <= n_ranks <= allowed[1]:
-            return n_ranks, "device lines"
-    if allowed and allowed[0] == allowed[1]:
-        return allowed[0], "busbw/algbw at the largest sizes"
-    return None, None
-
-
-def _whole(devices: tuple[Device, ...]) -> bool:
-    """Whether the device lines are all there: ranks 0..n-1, each once."""
-    return bool(devices) and sorted(d.rank for d in devices) == list(range(len(devices)))
-
-
-def _rank_count(
-    devices: tuple[Device, ...], tables: tuple[BenchTable, ...]
-) -> tuple[int | None, str | None]:
-    grouped = len({device.group for device in devices}) > 1
-    counts = {(t.n_ranks, t.n_ranks_basis) for t in tables if t.n_ranks}
-    if len({count for count, _ in counts}) == 1 and not grouped:
-        return counts.pop()
-    if _whole(devices) and (grouped or not tables or not any(t.n_ranks_range for t in tables)):
-        return len(devices), "device lines"
-    return None, None
-
-
-def node_count(devices: tuple[Device, ...]) -> tuple[int | None, int | None]:
-    """Nodes, and ranks on each where all have the same number.
-
-    Containers may all have one host name: where one device of a "host" shows up n times, these
-    are n machines, since NCCL refuses two ranks on one GPU.
-    """
-    if not devices or any(device.host is None for device in devices):
-        return None, None
-    seats = Counter((d.host, d.local_dev, d.bus_id) for d in devices)
-    doubled = Counter(seats.values())
-    if len(doubled) != 1:
-        return None, None
-    hosts = Counter(d.host for d in devices)
-    copies = next(iter(doubled))
-    n_nodes = len(hosts) * copies
-    sizes = {count // copies for count in hosts.values()}
-    return n_nodes, (sizes.pop() if len(sizes) == 1 else None)
 
 
 def _int(text: str | None) -> int | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 
 import attrs
 
@@ -14,7 +14,7 @@ from gpufabric.net._lines import Line, Reader, clean
 from gpufabric.net._source import Source, Text
 from gpufabric.net.nccl_log import NcclLogReader
 from gpufabric.net.nccl_tests import NcclTestsReader
-from gpufabric.net.records import Evidence, Header, NetError, Unread
+from gpufabric.net.records import Evidence, NetError, Unread
 from gpufabric.net.report import NetReport
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ _BRACES = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}]')
 _JSON_LINE = re.compile(r'\s*(?:["{}\[\],\-\d]|true|false|null|nan|inf)')
 # What launchers and shells say around a run; not a program of its own.
 _CHATTER = re.compile(
-    r"\s*(?:Warning: Permanently added|\$ |\S+[@:]\S*[$#] |srun: |slurmstepd: |mpirun|orterun|prterun|-{8,}|#"
-    r"|={4,}|```|Authorized users|The authenticity|WARNING: Open MPI|\+ )"
+    r"\s*(?:Warning: Permanently added|\$ |\S+[@:]\S*[$#] |srun: |slurmstepd: |mpirun|orterun"
+    r"|prterun|-{8,}|#|={4,}|```|Authorized users|The authenticity|WARNING: Open MPI|\+ )"
 )
 # Signs that more than a prefix is around the text: JSON, a frame of lines, colours.
 _ENVELOPED: Final = frozenset('{" \t|│┃║\x1b')
@@ -41,7 +41,9 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 class JsonReader(Protocol):
     """A reader that also takes whole JSON documents found in the text."""
 
-    def feed_json(self, document: Mapping[str, object], lineno: int, /) -> bool: ...
+    def feed_json(self, document: Mapping[str, object], lineno: int, /) -> bool:
+        """Takes the document if it is of this format."""
+        ...
 
 
 def read(source: Source, /) -> NetReport:
@@ -80,6 +82,7 @@ class _Reading:
         self._document_line = 0
 
     def report(self) -> NetReport:
+        """Reads all of it and puts together what the readers found."""
         last: str | None = None
         for batch in self._text.batches():
             if last is not None:
@@ -125,9 +128,8 @@ class _Reading:
     def _one(self, raw: str, lineno: int, *, cut: bool) -> None:
         line = clean(raw, lineno)
         text = line.text
-        if self._document or text.lstrip()[:1] == "{":
-            if self._in_document(line):
-                return
+        if (self._document or text.lstrip()[:1] == "{") and self._in_document(line):
+            return
         self._dispatch(line, cut=cut)
 
     def _dispatch(self, line: Line, *, cut: bool = False) -> None:
@@ -271,7 +273,7 @@ def _parsed(text: str) -> object:
 def _merged(first: object, second: object) -> object:
     """Two readers' views of one part: what the first does not tell, the second may."""
     if isinstance(first, tuple):
-        return (*first, *cast("tuple[object, ...]", second))
+        return cast("tuple[object, ...]", first) + cast("tuple[object, ...]", second)
     if type(first) is not type(second) or not attrs.has(type(first)):
         return first
     changes: dict[str, object] = {}
@@ -280,4 +282,4 @@ def _merged(first: object, second: object) -> object:
         new = getattr(second, attribute.name)
         if old is None or old in ((), attribute.default):
             changes[attribute.name] = new
-    return attrs.evolve(first, **changes)  # type: ignore[type-var]  # an attrs value
+    return cast("object", attrs.evolve(cast("Any", first), **changes))

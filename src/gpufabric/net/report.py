@@ -21,8 +21,8 @@ from gpufabric.net.records import (
     NcclLog,
     NetError,
     Ras,
-    TorchLog,
     Topology,
+    TorchLog,
     Unread,
 )
 
@@ -157,9 +157,9 @@ class NetReport:
         topology = _fields(self.topology or Topology())
         topology.pop("matrix")
         devices = _fields(self.devices or Devices())
-        hcas = devices.get("hcas")
-        if isinstance(hcas, list):
-            devices["hcas"] = {cast("dict[str, object]", hca)["name"]: _hca(hca) for hca in hcas}
+        hcas = cast("list[dict[str, object]] | None", devices.get("hcas"))
+        if hcas is not None:
+            devices["hcas"] = {hca["name"]: _hca(hca) for hca in hcas}
         return [
             ("ras", _fields(self.ras or Ras())),
             ("topology", topology),
@@ -197,8 +197,8 @@ def _fields(value: object) -> dict[str, object]:
     return out
 
 
-def _hca(hca: object) -> dict[str, object]:
-    return {k: v for k, v in cast("dict[str, object]", hca).items() if k != "name"}
+def _hca(hca: dict[str, object]) -> dict[str, object]:
+    return {k: v for k, v in hca.items() if k != "name"}
 
 
 def _half(half: Measured | None) -> dict[str, object] | None:

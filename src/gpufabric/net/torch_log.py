@@ -22,7 +22,8 @@ _KEEP: Final = 100
 _MAX_RANKS: Final = 4_096
 
 _WHERE = re.compile(
-    r"\[(?:PG (?:ID )?(?P<pg>\d+)(?: PG GUID \S*?(?:\((?P<name>[^)]*)\))?| ?\((?P<name2>[^)]*)\))? )?"
+    r"\[(?:PG (?:ID )?(?P<pg>\d+)"
+    r"(?: PG GUID \S*?(?:\((?P<name>[^)]*)\))?| ?\((?P<name2>[^)]*)\))? )?"
     r"Rank (?P<rank>\d+)\]"
 )
 _TIMEOUT = re.compile(
@@ -71,7 +72,7 @@ class TorchLogReader:
         self._last_error_line = 0
         self._seen = False
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: Line) -> bool:  # noqa: PLR0911 - one for each kind of line
         """Takes a line that ProcessGroupNCCL or torch's exceptions print."""
         text = line.text
         if self._last_error_line and text.strip():
@@ -98,6 +99,7 @@ class TorchLogReader:
         entries = document.get("entries")
         if not isinstance(entries, list) or "pg_config" not in document:
             return False
+        del lineno
         self._seen = True
         version = document.get("nccl_version")
         if isinstance(version, str) and re.fullmatch(r"\d+(\.\d+)+", version):
@@ -121,10 +123,9 @@ class TorchLogReader:
 
     def _place(self, line: Line, before: int) -> tuple[int | None, str | None, int | None]:
         """Process group, its name and the rank: the last such tag in front of a text."""
-        found = None
-        for found in _WHERE.finditer(line.text, 0, before):
-            pass
-        if found is not None:
+        every = list(_WHERE.finditer(line.text, 0, before))
+        if every:
+            found = every[-1]
             pg = found["pg"]
             return (
                 int(pg[:9]) if pg else None,

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, PLR0917 - a line of a log is as long as it is; a case has many parts
 from __future__ import annotations
 
 import json

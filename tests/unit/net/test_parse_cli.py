@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a line of a log is as long as it is
 from __future__ import annotations
 
 import io
@@ -93,6 +94,7 @@ def test_an_interrupt_ends_the_text_and_not_the_report(
         sent = False
 
         def read1(self, size: int = -1, /) -> bytes:
+            del size
             if self.sent:
                 raise KeyboardInterrupt
             self.sent = True

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, S311, FLY002, ISC004 - lines of logs, as long as they are; repeatable chance
 from __future__ import annotations
 
 import gzip

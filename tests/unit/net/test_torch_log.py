@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a line of a log is as long as it is
 from __future__ import annotations
 
 import json
