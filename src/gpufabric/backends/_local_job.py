@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
@@ -188,7 +188,7 @@ class JobFolder:
         return _end_all(lambda: {*supervisor.marked(mark), *supervisor.holding(pipes)})
 
     @contextlib.contextmanager
-    def locked(self, timeout_s: float) -> Iterator[None]:
+    def locked(self, timeout_s: float) -> Generator[None]:
         """Keeps all other launches and teardowns of this job out. Raises `TransientError`."""
         path = self.root / f".lock-{self.name}"
         until = time.monotonic() + timeout_s

@@ -171,7 +171,7 @@ def _merged(logs: list[_NodeLog]) -> Iterator[LogLine]:
         _, i, lines = heappop(heads)
         cut = bisect_right(lines, heads[0][0], lo=1, key=_when) if heads else len(lines)
         yield from lines[:cut]
-        rest = lines[cut:] or next(pieces[i], None)
+        rest: list[LogLine] | None = lines[cut:] or next(pieces[i], None)
         if rest:
             heappush(heads, (_when(rest[0]), i, rest))
 

@@ -216,18 +216,18 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
     job = f"{offer.backend}://{root}/{name}"
     gpus = _divide(offer, site)
     env = tuple(_variables(task, offer, job, gpus, site=site, trust_env=trust_env))
-    per_node = {"CUDA_VISIBLE_DEVICES": tuple(",".join(map(str, own)) for own in gpus)}
+    own = {var.name: var.value for var in env if var.name not in task.envs}
+    by_rank: dict[str, object] = {}
+    if gpus and own.pop("CUDA_VISIBLE_DEVICES", None) is not None:
+        by_rank["CUDA_VISIBLE_DEVICES"] = tuple(",".join(map(str, gpu)) for gpu in gpus)
     body: dict[str, object] = {
         "job": job,
         "num_nodes": task.num_nodes,
         "argv": _argv(task, site, f"{root}/{name}"),
         "setup": (SHELL, "-c", task.setup) if task.setup else None,
         "files": dict(task.files),
-        "env": {
-            var.name: per_node.get(var.name, var.value) if gpus else var.value
-            for var in env
-            if var.name not in task.envs
-        },
+        "env": own,
+        "env_by_rank": by_rank,
         "envs": dict(task.envs),
         "secrets": {secret: {"secret": secret} for secret in task.secrets},
         "gpus": gpus,

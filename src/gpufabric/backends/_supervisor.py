@@ -348,8 +348,9 @@ def environment_of(spec: Spec, rank: int, attempt: int, port: int) -> dict[str, 
     words = {"{node_rank}": str(rank), "{attempt}": str(attempt), "{master_port}": str(port)}
     found: dict[str, str] = dict(spec["inherit"])
     for name, template in spec["env"].items():
-        value: str = template[rank] if isinstance(template, list) else template
-        found[name] = words.get(value, value)
+        found[name] = words[template] if template in words else template
+    for name, by_rank in spec["env_by_rank"].items():
+        found[name] = by_rank[rank]
     found.update(spec["envs"])
     found.update(spec["secrets"])
     return found
@@ -458,13 +459,16 @@ class Gang:
     def _watch_signals(self) -> None:
         wake, self.wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self.wake_end, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, self._on_child)
         signal.signal(signal.SIGTERM, self._on_term)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         self.wake = wake
         for fd in (wake, self.control):
             self.poll.register(fd, select.EPOLLIN)
+
+    def _on_child(self, *_: object) -> None:
+        """Wakes the loop, by the file that `set_wakeup_fd` names."""
 
     def _on_term(self, *_: object) -> None:
         self.stops = "the supervisor got SIGTERM"

@@ -14,6 +14,7 @@ from typing import ClassVar, cast
 from gpufabric._frozen import FrozenDict, freeze, thaw
 from gpufabric.backends._local_job import JobFolder, default_root, home, make_root, start
 from gpufabric.backends._local_plan import SHELL, make_offers, make_plan
+from gpufabric.backends._local_status import has_ended, read_status
 from gpufabric.backends.base import Capability, CheckItem, CheckReport, Pool, Site
 from gpufabric.config import Settings, environment
 from gpufabric.errors import (
@@ -26,7 +27,7 @@ from gpufabric.errors import (
     SpecError,
     TransientError,
 )
-from gpufabric.job import JobRef, JobState, JobStatus, LogLine, NodeStatus
+from gpufabric.job import JobRef, JobState, JobStatus, LogLine
 from gpufabric.net.interconnect import FabricKind, Interconnect, Place
 from gpufabric.plan import LaunchPlan, Offer, Resolution, Step
 from gpufabric.task import PythonCall, Task
@@ -280,7 +281,7 @@ class Local:
         supervised = folder.supervised()  # before the state: what ended meanwhile has written it
         if not folder.exists():
             return JobStatus(ref=ref, state=JobState.GONE)
-        return _status(ref, folder, folder.state(), supervised=supervised)
+        return read_status(ref, folder, supervised=supervised)
 
     def logs(
         self,
@@ -309,7 +310,7 @@ class Local:
             )
         ranks = list(range(num_nodes)) if node_rank is None else [node_rank]
         return read_lines(
-            folder.path, ranks, since=since, follow=follow, ended=lambda: _ended(folder)
+            folder.path, ranks, since=since, follow=follow, ended=lambda: has_ended(folder)
         )
 
     def cancel(self, ref: JobRef) -> None:
@@ -401,59 +402,3 @@ def _secrets(task: Task) -> dict[str, str]:
             [Problem(path=f"secrets.{name}", message="has no value yet") for name in missing]
         )
     return {name: cast("str", secret.value) for name, secret in task.secrets.items()}
-
-
-def _ended(folder: JobFolder) -> bool:
-    supervised = folder.supervised()
-    state = folder.state()
-    return not supervised or state is None or JobState(str(state["state"])).ended
-
-
-def _status(
-    ref: JobRef, folder: JobFolder, state: dict[str, object] | None, *, supervised: bool
-) -> JobStatus:
-    if state is None:
-        return JobStatus(
-            ref=ref,
-            state=JobState.PENDING if supervised else JobState.LOST,
-            reason="" if supervised else "its launch was killed before a node started",
-        )
-    word, reason = JobState(str(state["state"])), str(state["reason"])
-    lost = not word.ended and not supervised
-    if lost:
-        word, reason = JobState.LOST, "its supervisor is gone: killed, or the machine restarted"
-    nodes = tuple(
-        _node(rank, cast("list[object]", row), lost=lost)
-        for rank, row in enumerate(cast("list[object]", state["nodes"]))
-    )
-    first, attempt = cast("int | None", state["first"]), cast("int", state["attempt"])
-    tail: tuple[str, ...] = ()
-    if word.ended and first is not None:
-        from gpufabric.backends._local_logs import last_lines
-
-        tail = last_lines(folder.path, first, attempt)
-    return JobStatus(
-        ref=ref,
-        state=word,
-        nodes=nodes,
-        attempt=attempt,
-        exit_code=0 if word is JobState.SUCCEEDED else cast("int | None", state["exit_code"]),
-        reason=reason,
-        tail=tail,
-        started_at=cast("float | None", state["started_at"]),
-        ended_at=cast("float | None", state["ended_at"]),
-    )
-
-
-def _node(rank: int, row: list[object], *, lost: bool) -> NodeStatus:
-    word, code, reason, started, ended = row
-    state = JobState(str(word))
-    return NodeStatus(
-        node_rank=rank,
-        state=JobState.LOST if lost and not state.ended else state,
-        exit_code=cast("int | None", code),
-        reason=str(reason),
-        host="localhost",
-        started_at=cast("float | None", started),
-        ended_at=cast("float | None", ended),
-    )

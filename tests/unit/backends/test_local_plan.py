@@ -103,7 +103,7 @@ def test_gpus_are_divided_among_the_nodes(local):
     plan = local.plan(made, offer, site)
     (gang,) = [step for step in plan.steps if step.kind == "gang"]
     assert gang.body["gpus"] == ((0, 1), (2, 3))
-    assert gang.body["env"]["CUDA_VISIBLE_DEVICES"] == ("0,1", "2,3")
+    assert gang.body["env_by_rank"]["CUDA_VISIBLE_DEVICES"] == ("0,1", "2,3")
     values = {var.name: var.value for var in plan.env}
     assert values["CUDA_VISIBLE_DEVICES"] == "0,1 | 2,3"
     assert values["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
