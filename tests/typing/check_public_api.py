@@ -29,7 +29,7 @@ assert_type(fabric.jobs(), tuple[gf.JobRef, ...])
 
 fabric.launch("not a task")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 gf.Task()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-gf.Task("sh")  # type: ignore[call-arg,misc]  # pyright: ignore[reportCallIssue]
+gf.Task("sh")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 task.num_nodes = 2  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
