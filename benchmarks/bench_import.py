@@ -9,7 +9,12 @@ import sys
 import timeit
 
 REPEATS = 7
-PROBE = "import resource,sys\n{code}\nr=resource.getrusage(resource.RUSAGE_SELF)\nprint(r.ru_utime+r.ru_stime,r.ru_maxrss)"
+PROBE = """
+import resource
+{code}
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss)
+"""
 CASES = {
     "import gpufabric": ("import gpufabric", 60.0, 12.0),
     "from gpufabric import Task, Fabric, Local": (
