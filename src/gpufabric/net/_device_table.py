@@ -177,7 +177,9 @@ class DeviceTable:
         )
 
     def _frozen_details(self) -> dict[str, object]:
-        at = {"values_at": FrozenDict(self._values_at)} if self._values_at else {}
+        at: dict[str, object] = {}
+        if self._values_at:
+            at["values_at"] = FrozenDict(self._values_at)
         return at | {
             group: FrozenDict({name: FrozenDict(facts) for name, facts in found.items()})
             for group, found in self._details.items()

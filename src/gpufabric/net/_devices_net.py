@@ -185,12 +185,13 @@ class FiInfo(DeviceReader):
         """Takes the blocks that start with a provider, and the error in their place."""
         text = line.text
         if "provider:" in text and (found := _PROVIDER.match(text)):
-            self._provider = found[1][:64]
+            provider = found[1][:64]
+            self._provider = provider
             if len(self._providers) < 64:
-                self._providers[self._provider] = None
+                self._providers[provider] = None
             self.table.value("providers", tuple(self._providers))
             if len(self._providers) == 1:
-                self.table.value("provider", self._provider)
+                self.table.value("provider", provider)
             return True
         if "fi_getinfo" in text and (found := _FI_ERROR.match(text)):
             self.table.value("fi_getinfo_error", int(found[1][:8]))

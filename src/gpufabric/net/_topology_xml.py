@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 24  # real files nest about 8 deep
 MAX_ELEMENTS: Final = 50_000  # the largest real dump has some hundreds
 _MAX_DOCUMENTS: Final = 64
+_NOTHING: Final[Mapping[str, str]] = {}
 _ROOTS: Final = ("<system", "<graphs")
 _ALGORITHMS: Final = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direct"}
 _PATTERNS: Final = {
@@ -181,7 +182,7 @@ def _gpus(nodes: list[_Node]) -> list[tuple[TopoGpu, _Node]]:
             pci = node
         else:
             continue
-        gpu = node.attributes if node.name == "gpu" else {}
+        gpu = node.attributes if node.name == "gpu" else _NOTHING
         index = _int(gpu.get("dev"))
         cpu = _cpu(pci)
         found.append(
@@ -217,7 +218,7 @@ def _nics(nodes: list[_Node]) -> list[tuple[TopoNic, _Node]]:
             pci = node
         else:
             continue
-        net = node.attributes if node.name == "net" else {}
+        net = node.attributes if node.name == "net" else _NOTHING
         found.append(
             (
                 TopoNic(

@@ -126,7 +126,8 @@ class KernelLog:
             values=FrozenDict(values),
         )
 
-    def _nvrm(self, line: Line) -> bool:
+    def take_nvrm(self, line: Line) -> bool:
+        """Takes the GPU driver's lines."""
         if (found := _XID.search(line.text)) is not None:
             self._keep(
                 "kernel_xid", line, key=(found["device"], found["code"]), **found.groupdict()
@@ -143,14 +144,16 @@ class KernelLog:
             return True
         return "NVRM:" in line.text
 
-    def _sxid(self, line: Line) -> bool:
+    def take_sxid(self, line: Line) -> bool:
+        """Takes an NVSwitch's error."""
         found = _SXID.search(line.text)
         if found is not None:
             key = (found["device"], found["code"])
             self._keep("kernel_sxid", line, key=key, **found.groupdict())
         return found is not None
 
-    def _pcie(self, line: Line) -> bool:
+    def take_pcie(self, line: Line) -> bool:
+        """Takes the line on a slow PCIe link."""
         found = _PCIE_LIMIT.search(line.text)
         if found is None:
             return False
@@ -159,11 +162,12 @@ class KernelLog:
         self._keep("kernel_pcie_limited", line, key=(at,), device=at, **told)
         return True
 
-    def _mlx5(self, line: Line) -> bool:
+    def take_mlx5(self, line: Line) -> bool:
+        """Takes the NIC driver's lines."""
         found = _MLX5.search(line.text)
         if found is None:
             return False
-        if self._pcie(line):
+        if self.take_pcie(line):
             return True
         device, text = found["device"], found["text"]
         if (port := _MLX5_PORT.search(text)) is not None:
@@ -193,11 +197,13 @@ class KernelLog:
             values = FrozenDict({**known.values, "up_again": state_now})
             self._errors[at] = evolve(known, values=values)
 
-    def _begin_nvlink(self, line: Line) -> bool:
+    def take_begin_nvlink(self, line: Line) -> bool:
+        """Takes the title of dcgmi's table of NVLinks."""
         self._in_nvlink = "NvLink Link Status" in line.text
         return self._in_nvlink
 
-    def _begin_dcgm(self, line: Line) -> bool:
+    def take_begin_dcgm(self, line: Line) -> bool:
+        """Takes the title of dcgmi's table of checks."""
         self._in_dcgm = (
             re.search(r"\| *(?:Diagnostic|Overall Health|Health Monitor)\b", line.text) is not None
         )
@@ -242,11 +248,11 @@ class KernelLog:
 
 
 _MARKS: Final[dict[str, Callable[[KernelLog, Line], bool]]] = {
-    "SXid": KernelLog._sxid,  # noqa: SLF001 - the class's own table, after it
-    "NVRM:": KernelLog._nvrm,  # noqa: SLF001
-    "mlx5_core ": KernelLog._mlx5,  # noqa: SLF001
-    "available PCIe bandwidth": KernelLog._pcie,  # noqa: SLF001
-    "NvLink Link Status": KernelLog._begin_nvlink,  # noqa: SLF001
-    "| Diagnostic": KernelLog._begin_dcgm,  # noqa: SLF001
-    "Overall Health": KernelLog._begin_dcgm,  # noqa: SLF001
+    "SXid": KernelLog.take_sxid,
+    "NVRM:": KernelLog.take_nvrm,
+    "mlx5_core ": KernelLog.take_mlx5,
+    "available PCIe bandwidth": KernelLog.take_pcie,
+    "NvLink Link Status": KernelLog.take_begin_nvlink,
+    "| Diagnostic": KernelLog.take_begin_dcgm,
+    "Overall Health": KernelLog.take_begin_dcgm,
 }

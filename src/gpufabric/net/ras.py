@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from gpufabric._frozen import FrozenDict
@@ -268,7 +269,7 @@ class RasText:
             return True
         return text.strip() == "TIMEOUT"
 
-    def _keep(self, name: str, facts: dict[str, object]) -> None:
+    def _keep(self, name: str, facts: Mapping[str, object]) -> None:
         kept = self._lists.setdefault(name, [])
         if len(kept) < _MAX:
             kept.append(FrozenDict(facts))

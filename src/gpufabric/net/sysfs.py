@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from gpufabric.net._device_table import (
     DeviceReader,
@@ -110,7 +110,7 @@ class SysfsFacts:
             return True
         if any(path.endswith(f"/{name}") for name in PEER_MEMORY):
             peers = self._table.values("memory_peers")
-            known = peers if isinstance(peers, tuple) else ()
+            known = cast("tuple[str, ...]", peers) if isinstance(peers, tuple) else ()
             self._table.value("memory_peers", tuple(dict.fromkeys((*known, path))))
             return True
         if (found := _PCI.search(path)) is not None and found["fact"] in _PCI_FACTS:

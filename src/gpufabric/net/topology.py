@@ -125,8 +125,7 @@ class NodeTopology(Topology):
 
 def path_between(topology: Topology, one: str, other: str) -> str | None:
     """The path between two devices of any topology, in whichever direction it is told."""
-    matrix = topology.matrix or {}
-    return matrix.get(one, {}).get(other) or matrix.get(other, {}).get(one)
+    return _either(topology.matrix or {}, one, other)
 
 
 def node_topology(  # noqa: PLR0913 - the parts that the three formats have in common
@@ -199,7 +198,8 @@ def _nearest(
 
 
 def _either(rows: Mapping[str, Mapping[str, str]], one: str, other: str) -> str | None:
-    return rows.get(one, {}).get(other) or rows.get(other, {}).get(one)
+    there, back = rows.get(one), rows.get(other)
+    return (there.get(other) if there else None) or (back.get(one) if back else None)
 
 
 def _overall(

@@ -100,15 +100,15 @@ class Case:
         """Variables that a command line or a dump of the environment shows."""
         rows = self.devices.values.get("environment")
         found: dict[str, str | None] = {}
-        for name, facts in _mapping(rows).items():
-            value = _mapping(facts).get("value")
+        for name, facts in mapping(rows).items():
+            value = mapping(facts).get("value")
             found[name] = value if isinstance(value, str) else None
         return found
 
     def env_evidence(self, name: str) -> Evidence:
         """The line where a variable stands, as far as it is known."""
         value = self.env.get(name, "")
-        facts = _mapping(_mapping(self.devices.values.get("environment")).get(name))
+        facts = mapping(mapping(self.devices.values.get("environment")).get(name))
         lineno = facts.get("lineno")
         host = next((h for h in self.log.hosts if name in h.env), None)
         at = lineno if isinstance(lineno, int) else (host.lineno if host else None)
@@ -120,13 +120,13 @@ class Case:
 
     def fact_evidence(self, name: str, text: str) -> Evidence:
         """The line of a fact of the machine."""
-        at = _mapping(self.devices.values.get("values_at")).get(name)
+        at = mapping(self.devices.values.get("values_at")).get(name)
         return Evidence(at if isinstance(at, int) else 0, text)
 
     def detail(self, group: str) -> Mapping[str, Mapping[str, object]]:
         """Facts by name: modules, netdevs, pci, nccl_conf, environment."""
-        rows = _mapping(self.devices.values.get(group))
-        return {name: _mapping(facts) for name, facts in rows.items()}
+        rows = mapping(self.devices.values.get(group))
+        return {name: mapping(facts) for name, facts in rows.items()}
 
     # -- how many nodes --------------------------------------------------------------------
 
@@ -325,7 +325,8 @@ def is_link_local(gid: str | None) -> bool:
     return (gid or "").lower().startswith("fe80:")
 
 
-def _mapping(value: object) -> Mapping[str, object]:
+def mapping(value: object) -> Mapping[str, object]:
+    """A frozen mapping of facts, an empty one where it is something else."""
     return cast("Mapping[str, object]", value) if isinstance(value, FrozenDict) else {}
 
 

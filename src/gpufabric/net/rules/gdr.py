@@ -8,7 +8,7 @@ from typing import Final
 
 from gpufabric.net.diagnosis import Severity
 from gpufabric.net.records import Connection, Evidence
-from gpufabric.net.rules.case import Case, evidence_of
+from gpufabric.net.rules.case import Case, evidence_of, iter_values
 from gpufabric.net.rules.rule import Match, Rule, fires
 
 _OLD_HCA: Final = re.compile(r"mlx4_|irdma|rxe|siw|cxgb4|qedr")
@@ -93,7 +93,7 @@ def _version_path(case: Case) -> Iterable[Match]:
 
 def _peermem_loaded(case: Case) -> bool:
     peers = case.fact("memory_peers")
-    files = peers if isinstance(peers, tuple) else ()
+    files = map(str, iter_values(peers))
     return "nvidia_peermem" in case.detail("modules") or any("nvidia_peermem" in f for f in files)
 
 

@@ -11,7 +11,7 @@ from gpufabric.net.devices import failed_ports
 from gpufabric.net.diagnosis import Severity
 from gpufabric.net.dmesg import SERIOUS_XIDS
 from gpufabric.net.records import Evidence, HcaState
-from gpufabric.net.rules.case import Case, evidence_of, iter_values
+from gpufabric.net.rules.case import Case, evidence_of, iter_values, mapping
 from gpufabric.net.rules.rule import Match, Rule, fires
 from gpufabric.net.topology import NodeTopology
 
@@ -251,8 +251,7 @@ def _ras_words(case: Case, lost: list[object], states: set[str]) -> tuple[str, S
     mismatch = (ras.mismatch if ras else None) or FrozenDict[str, object]()
     told: list[str] = []
     if lost:
-        first = lost[0] if isinstance(lost[0], FrozenDict) else FrozenDict[str, object]()
-        facts = cast("Mapping[str, object]", first)
+        facts = mapping(lost[0])
         place = facts.get("node") or facts.get("host")
         told.append(f"process {facts.get('pid')} on {place} does not answer")
     counts = mismatch.get("counts")

@@ -8,7 +8,15 @@ from typing import Final
 from gpufabric.net.devices import failed_ports, is_up
 from gpufabric.net.diagnosis import Diagnosis, Finding, Health, Severity
 from gpufabric.net.records import Evidence
-from gpufabric.net.rules.case import MEBI, Case, busbw, evidence_of, largest_row
+from gpufabric.net.rules.case import (
+    MEBI,
+    Case,
+    busbw,
+    evidence_of,
+    iter_values,
+    largest_row,
+    mapping,
+)
 from gpufabric.net.rules.rule import Match, Rule
 from gpufabric.net.topology import NodeTopology
 
@@ -181,12 +189,7 @@ def _devices_are_good(case: Case) -> bool:
 
 
 def _gids(table: object) -> Iterable[object]:
-    from gpufabric._frozen import FrozenDict
-    from gpufabric.net.rules.case import iter_values
-
-    for gid in iter_values(table):
-        if isinstance(gid, FrozenDict):
-            yield gid.get("version")
+    return (mapping(gid).get("version") for gid in iter_values(table))
 
 
 def _topology_is_good(case: Case) -> bool:

@@ -90,7 +90,9 @@ def _wrong_plugin(case: Case) -> Iterable[Match]:
     plugin = case.log.net_plugin
     network = case.marks("network", "plugin_loaded")
     wanted = case.promise.plugins if case.promise else ()
-    if wanted and plugin is not None and plugin not in wanted:
+    # Plain sockets are a fall-back, not a choice of plugin: socket_fallback tells of it.
+    fell_back = set(case.networks) == {"Socket"}
+    if wanted and plugin is not None and plugin not in wanted and not fell_back:
         about = f"{plugin} is in use, {' or '.join(wanted)} belongs here"
         return fires(*evidence_of(network[:2]), about=about)
     for name, prefix in _CLOUD_PLUGINS.items():
