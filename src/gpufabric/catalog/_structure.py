@@ -12,7 +12,17 @@ from datetime import date, datetime
 from enum import StrEnum
 from inspect import get_annotations
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from gpufabric._frozen import FrozenDict, freeze
 from gpufabric.catalog._row import Row
@@ -48,9 +58,17 @@ def _bad(message: str) -> FaultsFound:
     return FaultsFound([Fault((), message)])
 
 
+_WORDS: Mapping[type, str] = {
+    dict: "a table",
+    list: "a list",
+    str: "text",
+    bool: "true/false",
+    NoneType: "nothing",
+}
+
+
 def _kind(value: object) -> str:
-    names = {dict: "a table", list: "a list", str: "text", bool: "true/false", NoneType: "nothing"}
-    return names.get(type(value), f"{value!r}")
+    return _WORDS.get(type(value), f"{value!r}")
 
 
 def _text(value: object) -> str:
@@ -144,10 +162,11 @@ def _tuple_of(args: tuple[Any, ...]) -> Builder:
     def tuple_of(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
             raise _bad(f"must be a list, is {_kind(value)}")
+        items = cast("list[object]", value)
         try:
-            return tuple([item(v) for v in value])
+            return tuple([item(v) for v in items])
         except FaultsFound:
-            raise _each(enumerate(value), item) from None
+            raise _each(enumerate(items), item) from None
 
     return tuple_of
 
@@ -158,10 +177,11 @@ def _dict_of(args: tuple[Any, ...]) -> Builder:
     def dict_of(value: object) -> FrozenDict[str, Any]:
         if not isinstance(value, Mapping):
             raise _bad(f"must be a table, is {_kind(value)}")
+        items = cast("Mapping[str, object]", value)
         try:
-            return FrozenDict({k: item(v) for k, v in value.items()})
+            return FrozenDict({k: item(v) for k, v in items.items()})
         except FaultsFound:
-            raise _each(value.items(), item) from None
+            raise _each(items.items(), item) from None
 
     return dict_of
 
@@ -205,19 +225,20 @@ def _builder_of_class(cls: type[Row]) -> Builder:
     def of_class(raw: object) -> object:
         if not isinstance(raw, dict):
             raise _bad(f"must be a table, is {_kind(raw)}")
+        table = cast("dict[str, object]", raw)
         try:
-            values = {key: builders[key](value) for key, value in raw.items()}
+            values = {key: builders[key](value) for key, value in table.items()}
         except (FaultsFound, KeyError, TypeError):
-            raise FaultsFound(_faults(raw, builders, cls.row_required)) from None
+            raise FaultsFound(_faults(table, builders, cls.row_required)) from None
         if not required <= values.keys():
-            raise FaultsFound(_faults(raw, builders, cls.row_required))
+            raise FaultsFound(_faults(table, builders, cls.row_required))
         return cls.made(values)
 
     return of_class
 
 
 def _faults(
-    raw: dict[Any, Any], builders: dict[str, Builder], required: tuple[str, ...]
+    raw: dict[str, object], builders: dict[str, Builder], required: tuple[str, ...]
 ) -> list[Fault]:
     faults: list[Fault] = []
     for key, value in raw.items():

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from gpufabric.catalog._structure import build
 from gpufabric.catalog.load import LINES, TABLES, CatalogFile, parse_text, read_raw, read_text
@@ -89,7 +89,7 @@ class CloudCatalog:
     @functools.cached_property
     def sources(self) -> dict[str, SourceRow]:
         """Sources by name."""
-        raw = self._shipped.raw("source") if self._shipped else {}
+        raw: dict[str, Any] = self._shipped.raw("source") if self._shipped else {}
         found = {name: build(SourceRow, {**body, "name": name}) for name, body in raw.items()}
         for file in self._overlays:
             found.update(file.sources)
@@ -135,7 +135,8 @@ class CloudCatalog:
         found = listed[number]
         if isinstance(found, dict):
             origin = self._shipped.origin if self._shipped else ""
-            found = listed[number] = build(TABLES[table], {**found, "origin": origin})
+            raw = cast("dict[str, object]", found)
+            found = listed[number] = build(TABLES[table], {**raw, "origin": origin})
         return found
 
     # ---- instance types
@@ -299,7 +300,10 @@ class CloudCatalog:
         if table not in self._of_type:
             found: dict[str, list[int]] = {_EVERY: []}
             for number, row in enumerate(self._listed(table)):
-                applies = row["applies_to"] if isinstance(row, dict) else row.applies_to
+                raw: Any = row  # a raw table or a row, told apart by its type alone
+                applies: Sequence[str] = (
+                    raw["applies_to"] if isinstance(row, dict) else raw.applies_to
+                )
                 every = _EVERY in applies
                 for name in (*self._raw_types, _EVERY) if every else applies:
                     found.setdefault(name, []).append(number)

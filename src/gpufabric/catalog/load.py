@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gpufabric._frozen import FrozenDict
 from gpufabric.catalog._row import Row
@@ -106,12 +106,12 @@ def parse_text(text: str, origin: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        raw = json.loads(text) if origin.endswith(".json") else tomllib.loads(text)
+        raw: object = json.loads(text) if origin.endswith(".json") else tomllib.loads(text)
     except ValueError as exc:
         raise CatalogError(f"{origin}: not readable: {exc}") from exc
     if not isinstance(raw, dict):
         raise CatalogError(f"{origin}: must hold tables, holds {type(raw).__name__}")
-    return raw
+    return cast("dict[str, Any]", raw)
 
 
 def read_raw(raw: Mapping[str, Any], *, origin: str, text: str = "") -> CatalogFile:
@@ -136,12 +136,17 @@ def read_raw(raw: Mapping[str, Any], *, origin: str, text: str = "") -> CatalogF
     )
 
 
+def _with(raw: object, **more: str) -> object:
+    """A raw table with what its place in the file says; anything else as it is, to be refused."""
+    return {**cast("dict[str, object]", raw), **more} if isinstance(raw, dict) else raw
+
+
 def _one(raw: object, cls: type[CloudRow], where: Lines, faults: list[str]) -> CloudRow | None:
     if raw is None:
         faults.append(f"{where.origin}: [cloud] is missing: every file says whose rows it has")
         return None
     try:
-        return build(cls, {**raw, "origin": where.origin} if type(raw) is dict else raw)
+        return build(cls, _with(raw, origin=where.origin))
     except FaultsFound as exc:
         faults += [where.tell("cloud", None, fault) for fault in exc.faults]
         return None
@@ -152,9 +157,9 @@ def _sources(raw: object, where: Lines, faults: list[str]) -> dict[str, SourceRo
         faults.append(f"{where.origin}: source must be tables [source.<name>]")
         return {}
     found: dict[str, SourceRow] = {}
-    for name, body in raw.items():
+    for name, body in cast("Mapping[str, object]", raw).items():
         try:
-            found[name] = build(SourceRow, {**body, "name": name} if type(body) is dict else body)
+            found[name] = build(SourceRow, _with(body, name=name))
         except FaultsFound as exc:
             faults += [where.tell(f"source.{name}", None, fault) for fault in exc.faults]
     return found
@@ -167,9 +172,9 @@ def _table(
         faults.append(f"{where.origin}: {table} must be written [[{table}]], once a row")
         return ()
     made: list[Any] = []
-    for number, raw in enumerate(rows):
+    for number, raw in enumerate(cast("list[object]", rows)):
         try:
-            made.append(build(cls, {**raw, "origin": where.origin} if type(raw) is dict else raw))
+            made.append(build(cls, _with(raw, origin=where.origin)))
         except FaultsFound as exc:
             faults += [where.tell(table, number, fault) for fault in exc.faults]
     return tuple(made)
