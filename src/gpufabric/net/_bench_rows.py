@@ -42,7 +42,8 @@ class Layout(NamedTuple):
 
 def layout_of(text: str) -> Layout | None:
     """The layout a header line gives, or None where the line is no table header."""
-    words = [w for w in text.replace("# wrong", "#wrong").split() if w != "#"]
+    words = [w.partition("(")[0] or w for w in text.replace("# wrong", "#wrong").split()]
+    words = [word for word in words if word != "#"]
     if words and words[0] in {"#size", "#bytes"}:
         words[0] = words[0][1:]
     starts = [i for i, word in enumerate(words) if word in _TIME]

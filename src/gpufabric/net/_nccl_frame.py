@@ -9,13 +9,13 @@ from gpufabric.net._lines import clean
 
 _FRAME = re.compile(
     r"(?:(?P<label>[\w.-]+) >> )?(?:\[[\d :.-]+\] )?"
-    r"(?P<host>[^\s:/]*):(?P<pid>\d+):(?P<tid>\d+)(?: \[(?P<dev>-?\d+)\])?"
-    r"(?: (?P<ms>\d+\.\d+))?"
-    r"(?: (?P<file>[\w./~<>-]+):(?P<line>\d+))?(?: \((?P<function>[^)]*)\))?\s*$"
+    r"(?P<host>[^\s:/]*):(?P<pid>\d+):(?P<tid>\d+)"
+    # Behind the device stands a source file, or a plugin's function with its whole signature.
+    r"(?:\s*$| \[(?P<dev>-?\d+)\](?: .*)?$)"
 )
 NEXT_FRAME = re.compile(
     r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] )?(?P<host>[^\s:]+):\d+:\d+ (?:\[-?\d+\] )?"
-    r"(?:[\w./~<>-]+:\d+ )?(?:\(\w+\) )?NCCL (?:INFO|WARN|TRACE|CALL) "
+    r"(?:\S+:\d+ )?(?:\(\w+\) )?NCCL (?:INFO|WARN|TRACE|CALL) "
 )
 _OWN_TIME = re.compile(r"\[(\d{4}-\d\d-\d\d[ _T]\d\d:\d\d:\d\d(?:\.\d+)?)\]\s*$")
 # A row of an nccl-tests table whose rest comes later, with NCCL's line printed behind it.
@@ -27,7 +27,7 @@ MAX_HEADS: Final = 8_192
 class Who:
     """Who printed a line, and what stood before the frame."""
 
-    __slots__ = ("dev", "file", "host", "key", "left", "pid", "prefix", "seen", "time")
+    __slots__ = ("dev", "host", "key", "left", "pid", "prefix", "seen", "time")
 
     def __init__(self, host: str | None) -> None:
         self.host = host
@@ -35,7 +35,6 @@ class Who:
         self.key: str | None = None
         """The thread: pid:tid with the host."""
         self.dev: int | None = None
-        self.file: str | None = None
         self.prefix: str | None = None
         self.time: str | None = None
         self.left: str | None = None
@@ -65,7 +64,6 @@ def who_of(head: str, lineno: int) -> Who:
     who.pid = match["pid"]
     who.key = f"{host}:{match['pid']}:{match['tid']}"
     who.dev = int(match["dev"][:9]) if match["dev"] else None
-    who.file = match["file"]
     who.prefix = line.prefix
     own = _OWN_TIME.search(line.text, 0, match.start("host"))
     who.time = own[1] if own else line.time

@@ -333,14 +333,14 @@ _SHAPES: list[tuple[str, str, str, Handler]] = [
     ("===", "System", r"=== System : max\w+ (?P<max>[\d.]+) (?:total\w+|max\w+) (?P<total>[\d.]+)", _mark("topology_tree")),
     ("", "Pattern ", r"Pattern (?P<pattern>\d+), crossNic (?P<cross>\d), nChannels (?P<channels>\d+), (?:bw|speed) (?P<bw>[\d./]+), type (?P<type>[\w/]+)", _mark("graph")),
     ("NET", "mtu ", r"NET/IB ?: .*?Dev (?P<dev>\d+) .*?Port (?P<port>\d+) qp(?:n|_num) \d+ mtu (?P<mtu>\d+)", _mark("queue_pair")),
-    ("NET", "FasTrak", r"NET/(?P<plugin>FasTrak)\b", _mark("plugin_speaks")),
     ("NET", "GPUDirectTCPX", r"NET/GPUDirectTCPX ver\. ([\w.]+?)\.?\s*$", _fact("plugin_version")),
-    ("NET", "GPUDirectTCPX", r"NET/(?P<plugin>GPUDirectTCPX)\b", _mark("plugin_speaks")),
-    ("NET", "gIB", r"NET/(?P<plugin>gIB)\b", _mark("plugin_speaks")),
-    ("NET", "OFI", r"NET/(?P<plugin>OFI)\b", _mark("plugin_speaks")),
     ("NET", "internal", r"NET/Plugin ?: (?:.*[Uu]sing internal (?:implementation|network plugin))", _mark("plugin_internal")),
     ("SHA", "SHARP group create", r"SHARP group create: (?P<text>.*)$", _mark("sharp_failed")),
     ("Sha", "Sharp rank", r"Sharp rank \d+/\d+ initialized on (?P<device>\S+)", _mark("sharp_initialized")),
+    ("NET", "nitializ", r"NET/OFI (?P<text>Failed to initialize \w+ protocol|aws-ofi-nccl initialization failed|Initializing plugin failed)", _mark("plugin_init_failed")),
+    ("NET", "Only EFA", r"NET/OFI (?P<text>Only EFA provider is supported)", _mark("plugin_init_failed")),
+    ("NET", "Using aws-ofi-nccl", r"NET/OFI Using aws-ofi-nccl (\S+)", _fact("plugin_version")),
+    ("NET", "Got CQE", r"NET/IB ?: .*Got CQE with error", _mark("cqe_error")),
     ("HIN", "HINT", r"HINT: (?P<text>.{0,200})", _mark("hint")),
     ("", "mismatch recommended", r"mismatch recommended:? (?P<variable>\w+)=", _mark("shim_recommended")),
     ("", "retrying ", r"retrying (?:\()?\d+/\d+", _mark("retry")),
@@ -350,6 +350,11 @@ _SHAPES: list[tuple[str, str, str, Handler]] = [
     ("P2P", "P2P plugin", r"P2P plugin(?: v\d+)? (?P<plugin>\S.*?)\s*$", _mark("p2p_plugin")),
     ("", "iommu", r"Missing \"iommu=pt\"", _mark("iommu_not_passthrough")),
     ("", "Could not find real path", r"Could not find real path of (?P<path>\S+)", _mark("no_real_path")),
+    # last: any other line of a plugin tells that it is there
+    ("NET", "FasTrak", r"NET/(?P<plugin>FasTrak)\b", _mark("plugin_speaks")),
+    ("NET", "GPUDirectTCPX", r"NET/(?P<plugin>GPUDirectTCPX)\b", _mark("plugin_speaks")),
+    ("NET", "gIB", r"NET/(?P<plugin>gIB)\b", _mark("plugin_speaks")),
+    ("NET", "OFI", r"NET/(?P<plugin>OFI)\b", _mark("plugin_speaks")),
 ]  # fmt: skip
 
 
