@@ -56,7 +56,7 @@ def _misaligned(case: Case) -> Iterable[Match]:
             at = topology.first_line if isinstance(topology, NodeTopology) else 0
             text = "; ".join(f"{gpu}: nearest NIC is {path}" for gpu, path in found[:8])
             # One or two NICs cannot be near every GPU: NCCL goes by a GPU that is (PXN).
-            return fires(Evidence(at, text), severity=Severity.WARNING if few else None)
+            return fires(Evidence(at, text), severity=Severity.NOTE if few else None)
     return ()
 
 
