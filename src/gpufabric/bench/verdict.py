@@ -101,6 +101,9 @@ def judge(
 ) -> Verdict:
     """Judges a report. See `BenchReport.verdict`."""
     promise = None if offer is None else Promise.of_offer(offer)
+    partly = promise is not None and not _uses_all_gpus(report, promise)
+    if partly:
+        promise = None  # it is of whole nodes, and fewer GPUs use fewer NICs
     limit = limit_gbytes_s if limit_gbytes_s is not None else _limit(report, promise)
     reference = reference or _reference(report, promise)
     findings = [
@@ -113,7 +116,7 @@ def judge(
     proofs = [_against_reference(report, reference, findings, reasons)]
     proofs.append(_against_limit(report, limit, findings, reasons))
     if reference is None and limit is None:
-        reasons.append(_speed_unjudged(report, offer))
+        reasons.append(_speed_unjudged(report, offer, partly=partly))
     reasons += _facts(report)
     largest = report.largest
     return Verdict(
@@ -202,7 +205,20 @@ def _data_reason(report: BenchReport) -> str:
     }[report.is_correct]
 
 
-def _speed_unjudged(report: BenchReport, offer: HasNetwork | None) -> str:
+def _uses_all_gpus(report: BenchReport, promise: Promise) -> bool:
+    """Whether a rank ran on every GPU of the nodes, as far as the text tells."""
+    nodes = report.num_nodes or promise.num_nodes
+    if not _uses_fabric(report) or not (report.n_ranks and nodes and promise.node_gpus):
+        return True
+    return report.n_ranks == nodes * promise.node_gpus
+
+
+def _speed_unjudged(report: BenchReport, offer: HasNetwork | None, *, partly: bool) -> str:
+    if partly:
+        return (
+            f"no reference: measured only; {report.n_ranks} ranks do not use all GPUs of the"
+            " nodes, and so not all of their NICs"
+        )
     if report.workload == "tcp" or report.backend == "gloo":
         if offer is not None and not Promise.of_offer(offer).tcp_only:
             return (
@@ -328,13 +344,14 @@ def _against_limit(
         return False
     share = speed / limit
     said = f"{speed:g} GB/s is {share:.0%} of the {limit:g} GB/s that a node's NICs carry"
-    reasons.append(f"limit: {said}")
     if _may_exceed(report):
         reasons.append(
-            "limit: not judged; between two nodes NCCL's trees send each byte once, so bus"
-            " bandwidth may be up to twice the wire's (NCCL_ALGO=RING makes it comparable)"
+            f"limit: {said}; between two nodes NCCL's trees send each byte once, so up to twice"
+            " the wire's rate is right (NCCL_ALGO=RING makes it comparable)"
         )
-    elif share > ABOVE_LIMIT:
+    else:
+        reasons.append(f"limit: {said}")
+    if share > ABOVE_LIMIT and not _may_exceed(report):
         findings.append(
             _warning(
                 "above_limit",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+import gpufabric as gf
 from gpufabric.bench import (
     BenchPair,
     BenchReport,
@@ -266,6 +267,46 @@ def test_two_nodes_of_nccl_may_exceed_the_wire():
     verdict = report.verdict(limit_gbytes_s=400.0)
     assert codes(verdict) == []
     assert verdict.health is Health.INCONCLUSIVE
+
+
+@pytest.fixture(scope="module")
+def p5():
+    task = gf.bench.all_reduce("H100:8", num_nodes=2, network_tier="best")
+    offers = gf.Fabric.assumed().offers(task).offers
+    return next(offer for offer in offers if offer.instance_type == "p5.48xlarge")
+
+
+@pytest.mark.parametrize(
+    ("speed", "health", "found"),
+    [
+        (450.0, Health.HEALTHY, []),
+        (300.0, Health.SICK, ["below_reference"]),
+        (3.7, Health.SICK, ["below_reference", "far_below_limit"]),
+    ],
+)
+def test_an_offer_brings_its_published_result_and_its_limit(p5, speed, health, found):
+    report = report_of([speed], start=2 * GIB, n_ranks=16, num_nodes=2, workload="nccl_tests")
+    verdict = report.verdict(p5)
+    assert (verdict.health, codes(verdict)) == (health, found)
+    assert verdict.limit_gbytes_s == 400
+    assert verdict.reference.source.startswith("https://")
+
+
+def test_a_run_on_some_gpus_is_not_held_against_whole_nodes(p5):
+    report = report_of([45.0], start=2 * GIB, n_ranks=2, num_nodes=2, workload="nccl_tests")
+    verdict = report.verdict(p5)
+    assert (verdict.health, verdict.reference) == (Health.INCONCLUSIVE, None)
+    assert any("do not use all GPUs" in reason for reason in verdict.reasons)
+
+
+def test_sockets_are_not_held_against_the_fabric(p5):
+    verdict = report_of([1.0], n_ranks=2, num_nodes=2, workload="tcp").verdict(p5)
+    assert (verdict.health, verdict.reference, verdict.limit_gbytes_s) == (
+        Health.INCONCLUSIVE,
+        None,
+        None,
+    )
+    assert any("uses sockets, not the fabric" in reason for reason in verdict.reasons)
 
 
 def test_the_average_is_never_judged():
