@@ -242,6 +242,8 @@ class InstanceTypeRow(Evidence):
     """`on_demand`, `spot`, `capacity_block`, `reserved`; empty: not known."""
     max_nodes: int | None = None
     """Largest gang on one fabric of this type, where it differs from the interconnect's."""
+    min_nodes: int = 1
+    """Smallest number of nodes that is sold together (a cluster product)."""
     regions: tuple[str, ...] = ()
     """Where it was seen; empty: not known."""
     fabrics: FrozenDict[str, tuple[str, ...]] = NONE

@@ -86,6 +86,8 @@ class Case:
 
     def _why_nothing(self, have: Sequence[Sold], same: Sequence[Sold]) -> str:
         name, asked = self.resources.instance_type, self.accelerator
+        if self._assumed and not self.catalog.cloud(self.backend).type_names:
+            return "no node is listed here: lay a catalog file with your own types over it"
         if name is not None:
             row = _find(name, (self.catalog.cloud(self.backend),)) if self._assumed else None
             if row is not None and asked is not None and not same:
@@ -204,6 +206,8 @@ class Case:
         wanted = self.task.num_nodes
         if sold.nodes is not None and wanted > sold.nodes:
             return f"{wanted} nodes were asked for, there are {sold.nodes}"
+        if wanted < sold.row.min_nodes:
+            return f"it is sold from {sold.row.min_nodes} nodes on, not {wanted}"
         limit = sold.row.max_nodes or sold.cloud.interconnect(sold.row).max_nodes
         found = sold.interconnect.max_nodes if sold.interconnect else None
         for most in (limit, found):
@@ -311,7 +315,7 @@ class _Rivals:
         found = self._lists.get(key)
         if found is None:
             rows = self._all if sold.place.region is None else self._rows[sold.place]
-            here = {**self._anywhere, **rows}.values()
+            here = {**rows, **self._anywhere}.values()
             found = self._lists[key] = strongest(r for r in here if r.gpu.model == key[1])
         return [row for row in found if row is not sold.row]
 

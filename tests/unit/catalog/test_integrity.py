@@ -216,6 +216,10 @@ class TestGCP(CatalogIntegrity):
     cloud = "gcp"
 
 
+class TestRunPod(CatalogIntegrity):
+    cloud = "runpod"
+
+
 def test_every_file_has_its_class():
     checked = {cls.cloud for cls in CatalogIntegrity.__subclasses__()}
     assert {path.stem for path in DATA.glob("*.toml")} - {"nccl"} == checked
