@@ -39,13 +39,14 @@ def _env(_: Arguments) -> None:
     lifecycle.running_nodes()
     answer(f"export GPUFABRIC_TEST_KUBECONFIG={layout.kubeconfig()}")
     answer(f"export KUBECONFIG={layout.kubeconfig()}")
+    answer(f"export NO_PROXY={layout.CONTROL_ADDRESS}${{NO_PROXY:+,$NO_PROXY}}")
     answer(f"export PATH={build.program('kubectl').parent}:$PATH")
 
 
 def _kubectl(args: Arguments) -> None:
     lifecycle.running_nodes()
     program = build.program("kubectl")
-    env = {**os.environ, "KUBECONFIG": str(layout.kubeconfig())}
+    env = {**os.environ, "KUBECONFIG": str(layout.kubeconfig()), "NO_PROXY": "*"}
     os.execve(program, [str(program), *args.words], env)  # noqa: S606 - no shell is wanted
 
 
@@ -60,13 +61,15 @@ def _user(args: Arguments) -> None:
 
 
 def _dress(args: Arguments) -> None:
-    with lifecycle.alone():
+    lifecycle.require_root()
+    with layout.alone():
         words = dict(word.split("=", 1) for word in args.set)
         dress.dress(_api(), _node(args.node), args.profile, words)
 
 
 def _undress(args: Arguments) -> None:
-    with lifecycle.alone():
+    lifecycle.require_root()
+    with layout.alone():
         if args.node == "all":
             dress.undress_all(_api(), lifecycle.running_nodes())
         else:
@@ -74,7 +77,8 @@ def _undress(args: Arguments) -> None:
 
 
 def _addon(args: Arguments) -> None:
-    with lifecycle.alone():
+    lifecycle.require_root()
+    with layout.alone():
         api = _api()
         if args.action == "remove":
             addons.remove(api, args.name)
@@ -84,12 +88,14 @@ def _addon(args: Arguments) -> None:
 
 
 def _fault(args: Arguments) -> None:
-    with lifecycle.alone():
+    lifecycle.require_root()
+    with layout.alone():
         faults.inflict(args.fault, args.target, lifecycle.running_nodes())
 
 
 def _heal(_: Arguments) -> None:
-    with lifecycle.alone():
+    lifecycle.require_root()
+    with layout.alone():
         faults.heal(lifecycle.running_nodes())
 
 
@@ -142,8 +148,9 @@ def main() -> int:
     args = _parser().parse_args()
     try:
         return args.run(args) or 0
-    except (ClusterError, ApiError) as exc:
-        sys.stderr.write(f"cluster: {exc}\n")
+    except (ClusterError, ApiError, PermissionError) as exc:
+        hint = "; the cluster is root's" if isinstance(exc, PermissionError) else ""
+        sys.stderr.write(f"cluster: {exc}{hint}\n")
         return 1
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import image
-from .layout import APT_PACKAGES, HERE, KUBERNETES_VERSION, cache_folder
+from .layout import APT_PACKAGES, HERE, KUBERNETES_VERSION, alone, cache_folder
 from .shell import ClusterError, run, say
 
 _MAJOR, _MINOR = KUBERNETES_VERSION.removeprefix("v").split(".")[:2]
@@ -35,6 +35,7 @@ class Module:
     name: str
     programs: dict[str, str]  # name of the program → Go package
     flags: str = "-s -w"
+    static: bool = True  # it runs in a bare root folder, where there is no C library
     manifests: str | None = None  # module whose config/default has the objects to be created
 
     @property
@@ -45,7 +46,9 @@ class Module:
     @property
     def folder(self) -> Path:
         """Where the programs of exactly this version lie, or will."""
-        digest = hashlib.sha256(f"{sorted(self.programs.items())} {self.flags} cgo=0".encode())
+        digest = hashlib.sha256(
+            f"{sorted(self.programs.items())} {self.flags} {self.static}".encode()
+        )
         for name in ("go.mod", "go.sum"):
             digest.update((self.source / name).read_bytes())
         return cache_folder() / f"{self.name}-{digest.hexdigest()[:12]}"
@@ -60,6 +63,7 @@ MODULES = {
             name="kubernetes",
             programs={name: f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES},
             flags=f"-s -w {_stamp()}",
+            static=False,  # kubelet looks up users and names as this machine does
         ),
         Module(name="coredns", programs={"coredns": "github.com/coredns/coredns"}),
         Module(
@@ -102,13 +106,14 @@ def missing() -> list[str]:
 
 def build() -> None:
     """Make all that is missing."""
-    packages()
-    for module in MODULES.values():
-        if module.folder.exists():
-            say(f"{module.name}: built before")
-        else:
-            _build(module)
-    image.build()
+    with alone():
+        packages()
+        for module in MODULES.values():
+            if module.folder.exists():
+                say(f"{module.name}: built before")
+            else:
+                _build(module)
+        image.build()
 
 
 def packages() -> None:
@@ -130,9 +135,9 @@ def packages() -> None:
     )
 
 
-def _go_environment() -> dict[str, str]:
-    # Static programs: they also run inside a bare root folder, and need no C compiler to build.
-    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+def _go_environment(module: Module) -> dict[str, str]:
+    env = {**os.environ, "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+    return {**env, "CGO_ENABLED": "0"} if module.static else env
 
 
 def _build(module: Module) -> None:
@@ -163,7 +168,7 @@ def _build(module: Module) -> None:
                 package,
             ],
             cwd=module.source,
-            env=_go_environment(),
+            env=_go_environment(module),
             capture_output=True,
             text=True,
             check=False,
@@ -182,7 +187,7 @@ def _render(module: Module) -> Iterator[dict[str, Any]]:
     where = run(
         ["go", "list", "-m", "-f", "{{.Dir}}", str(module.manifests)],
         cwd=module.source,
-        env=_go_environment(),
+        env=_go_environment(module),
     ).strip()
     kubectl = program("kubectl")
     yaml = run([kubectl, "kustomize", Path(where) / "config" / "default"])

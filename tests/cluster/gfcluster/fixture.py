@@ -36,7 +36,8 @@ class Cluster:
 
     def kubectl(self, *words: str) -> str:
         """Run kubectl of the cluster's own version; what it said."""
-        return run([build.program("kubectl"), f"--kubeconfig={self.kubeconfig}", *words])
+        env = {**os.environ, "NO_PROXY": "*"} if self.own else None
+        return run([build.program("kubectl"), f"--kubeconfig={self.kubeconfig}", *words], env=env)
 
     def dress(self, profile: str, *nodes: str, **words: str) -> None:
         """Make nodes, or all of them, look like a cloud's."""

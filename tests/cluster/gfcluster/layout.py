@@ -1,6 +1,9 @@
 """Where the cluster lives: folders, names, addresses and versions, in one place."""
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +55,16 @@ def cache_folder() -> Path:
     """The folder of what was built: programs, manifests and the image, by version."""
     named = os.environ.get("GPUFABRIC_CLUSTER_CACHE")
     return Path(named) if named else Path.home() / ".cache" / "gpufabric-cluster"
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Only one build, `up`, `down` or fault at a time. The file stays: its removal would race."""
+    lock = cache_folder() / "lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def state_folder() -> Path:

@@ -1,12 +1,9 @@
 """Up and down: the whole cluster, from nothing to ready and back to nothing."""
 
-import contextlib
-import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,17 +20,6 @@ def require_root() -> None:
             "the test cluster makes network namespaces and containers, so it needs root; "
             "without root, set GPUFABRIC_TEST_KUBECONFIG to use another cluster"
         )
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Only one `up`, `down` or fault at a time."""
-    require_root()
-    lock = state_folder().with_suffix(".lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def description() -> dict[str, object] | None:
@@ -61,7 +47,7 @@ def up(count: int = 2, wanted: tuple[str, ...] = layout.ADDONS) -> None:
         addons.find(name)
     require_root()
     build.build()
-    with alone():
+    with layout.alone():
         row = _description(count, wanted)
         if description() == row and not control.health(Api(layout.kubeconfig())):
             say("already up")
@@ -121,9 +107,9 @@ def _start_runtime(node: Node) -> None:
 
 def down() -> None:
     """End the cluster and remove everything that it made; succeeds when there is none."""
-    with alone():
+    require_root()
+    with layout.alone():
         _clear()
-        state_folder().with_suffix(".lock").unlink(missing_ok=True)
 
 
 def _clear() -> None:
