@@ -81,12 +81,9 @@ class DeviceTable:
         self._values: dict[str, object] = {}
         self._values_at: dict[str, int] = {}
         self._listed: bool = False
-        self._at = 0
+        self.lineno = 0
+        """The line of the text at which the next facts stand; set by each reader's `feed`."""
         self.left_out = 0
-
-    def at(self, lineno: int) -> None:
-        """Says at which line of the text the following facts stand."""
-        self._at = lineno
 
     def device(
         self, tool: str, name: str, *, host: str | None = None, port: int | None = None
@@ -104,7 +101,7 @@ class DeviceTable:
             self.left_out += 1
             return ""
         facts = self._hcas.setdefault(key, {})
-        facts.setdefault("lineno", self._at)
+        facts.setdefault("lineno", self.lineno)
         if host:
             facts.setdefault("host", host)
         return key
@@ -119,7 +116,7 @@ class DeviceTable:
         if key in self._hcas:
             told = {name: fact for name, fact in facts.items() if fact is not None}
             if "state" in told and self._hcas[key].get("state") is None:
-                told["lineno"] = self._at
+                told["lineno"] = self.lineno
             self._hcas[key].update(told)
 
     def gid(self, key: str, index: int, **facts: object) -> None:
@@ -133,13 +130,13 @@ class DeviceTable:
         """Keeps a fact of something else than an HCA: an interface, a PCI device, a module."""
         found = self._details.setdefault(group, {})
         if name in found or len(found) < MAX_DEVICES:
-            found.setdefault(name, {"lineno": self._at})[fact] = value
+            found.setdefault(name, {"lineno": self.lineno})[fact] = value
 
     def counter(self, owner: str, name: str, value: int) -> None:
         """Keeps one counter of a device (by HCA or interface name)."""
         if self._n_counters < MAX_COUNTERS:
             if owner not in self._counters:
-                self.detail("counters_at", owner, "lineno", self._at)
+                self.detail("counters_at", owner, "lineno", self.lineno)
             counters = self._counters.setdefault(owner, {})
             self._n_counters += name not in counters
             counters[name] = value
@@ -154,7 +151,7 @@ class DeviceTable:
     def value(self, name: str, value: object) -> None:
         """Keeps a fact of the machine: a module, a limit, a setting."""
         self._values[name] = value
-        self._values_at[name] = self._at
+        self._values_at[name] = self.lineno
 
     def values(self, name: str) -> object:
         """A fact kept before, or None."""
@@ -217,10 +214,11 @@ class DeviceReader:
 
     def feed(self, line: Line, /) -> bool:
         """Takes the line if it is of this format."""
-        self.table.at(line.lineno)
-        taken = self.take(line)
-        self.consumed += taken
-        return taken
+        self.table.lineno = line.lineno
+        if self.take(line):
+            self.consumed += 1
+            return True
+        return False
 
     def take(self, line: Line, /) -> bool:
         """The format's own part of `feed`."""

@@ -28,6 +28,19 @@ _ENDED = re.compile(
     r"KeyboardInterrupt|timed? ?out after \d|"
     r"DeadlineExceeded|activeDeadlineSeconds|timeout: sending signal"
 )
+_HINTS: Final = (
+    "LIMIT",
+    "CANCELLED",
+    "signal",
+    "Terminated",
+    "Killed",
+    "^C",
+    "Interrupt",
+    "out after",
+    "eadline",
+)
+"""One of these is in every line that `_ENDED` takes; looking for them is cheaper."""
+_NAMES: Final = re.compile(r"(?:NCCL|FI|UCX|GLOO)_")
 _NCCL_FRAME: Final = re.compile(r"NCCL (?:INFO|WARN|TRACE)")
 
 
@@ -40,10 +53,10 @@ class Launcher(DeviceReader):
     def feed(self, line: Line, /) -> bool:
         """Looks at every line that no other reader took."""
         text = line.text
-        self.table.at(line.lineno)
-        if "_" in text and not _NCCL_FRAME.search(text):
+        self.table.lineno = line.lineno
+        if "_" in text and _NAMES.search(text) and not _NCCL_FRAME.search(text):
             self._variables(text)
-        if _ENDED.search(text):
+        if any(hint in text for hint in _HINTS) and _ENDED.search(text):
             self.consumed += 1
             self.table.value("ended_by", text.strip()[:200])
         return False
