@@ -64,11 +64,21 @@ def _bootstrap(state: LogState, match: re.Match[str], who: Who, lineno: int, raw
     return True
 
 
+_TELLING: Final = frozenset(
+    {"NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_IB_HCA",
+     "NCCL_CONF_FILE", "NCCL_MNNVL_ENABLE"}
+)  # fmt: skip
+"""Variables that a finding shows as its evidence, so their line is kept."""
+
+
 def _env(state: LogState, match: re.Match[str], who: Who, lineno: int, raw: str) -> bool:
     value = match["value"].strip()
     if re.fullmatch(r"-?\d+\.", value):
         value = value[:-1]  # integer parameters are printed with a full stop
     state.env(who.host, match["name"], value)
+    if match["name"] in _TELLING:
+        state.mark("env", who.host, lineno, raw, "INFO",
+                   {"name": match["name"], "value": value}, key=match["name"])  # fmt: skip
     return True
 
 

@@ -107,12 +107,13 @@ class Case:
 
     def env_evidence(self, name: str) -> Evidence:
         """The line where a variable stands, as far as it is known."""
-        value = self.env.get(name, "")
+        for mark in self.marks("env"):
+            if mark.values.get("name") == name:
+                return mark.first
         facts = mapping(mapping(self.devices.values.get("environment")).get(name))
         lineno = facts.get("lineno")
-        host = next((h for h in self.log.hosts if name in h.env), None)
-        at = lineno if isinstance(lineno, int) else (host.lineno if host else None)
-        return Evidence(at or 0, f"{name}={value}")
+        text = f"{name}={self.env.get(name, '')}"
+        return Evidence(lineno if isinstance(lineno, int) else 0, text)
 
     def fact(self, name: str) -> object:
         """A fact of the machine: memlock_bytes, memory_peers, ended_by, ..."""
