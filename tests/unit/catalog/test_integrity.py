@@ -220,6 +220,10 @@ class TestRunPod(CatalogIntegrity):
     cloud = "runpod"
 
 
+class TestLambda(CatalogIntegrity):
+    cloud = "lambda"
+
+
 def test_every_file_has_its_class():
     checked = {cls.cloud for cls in CatalogIntegrity.__subclasses__()}
     assert {path.stem for path in DATA.glob("*.toml")} - {"nccl"} == checked
