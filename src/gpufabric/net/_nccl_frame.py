@@ -47,6 +47,7 @@ def who_of(head: str, lineno: int) -> Who:
     """Takes the part of a line in front of "NCCL INFO" apart."""
     left = None
     torn = _TORN_ROW.match(head) if head[:1].isspace() or head[:1].isdecimal() else None
+    torn = torn or (_TORN_HALF.match(head) if head[:1].isspace() else None)
     if torn and _FRAME.search(head, torn.end()):
         left, head = torn[1], head[torn.end() :]
         half = _TORN_HALF.match(head)

@@ -157,8 +157,12 @@ class NcclTestsReader:
     def feed_torn(self, left: str, line: Line) -> None:
         """The start of a row whose rest stands on a later line: NCCL logged in between."""
         stream = self._stream(line.prefix)
-        stream.half_row = left.split()
-        stream.half_row_line = line.lineno
+        words = left.split()
+        if stream.half_row and all(is_value(word) for word in words):
+            stream.half_row += words  # the first half of the measurements, torn off as well
+            return
+        self._drop_half(stream)
+        stream.half_row, stream.half_row_line = words, line.lineno
 
     def close(self) -> None:
         """Nothing more comes: half rows stay unread."""

@@ -265,6 +265,9 @@ def test_channel_counts(body: str, counts: tuple[int | None, ...]) -> None:
         ("NET/IB : mlx5_6:1 async fatal event: local catastrophic error", "hca_fatal", {"device": "mlx5_6", "text": "local catastrophic error"}),
         ("NET/IB : mlx5_6:1 async fatal event on QP (0x7f): local access violation work queue error", "hca_fatal", {"device": "mlx5_6"}),
         ("NET/IB : mlx5_6:1 GID table changed", "gid_changed", {"device": "mlx5_6"}),
+        ("NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument", "memory_registration_failed", {"errno": 22}),
+        ("NET/IB : Remote IB device is incompatible with the local [0]mlx5_0:1/RoCE", "network_type_mismatch", {}),
+        ("Net : error encountered when getting address info : Name or service not known", "name_not_resolved", {}),
         ("Net : Connect to 10.1.0.9<52061> failed : No route to host", "no_route_to_host", {"peer": "10.1.0.9", "peer_port": 52061, "errno": 113}),
         ("socketPollConnect: Connect to 10.1.0.9<52061> returned 111(Connection refused) errno 115(Operation now in progress)", "connection_refused", {"errno": 111}),
         ("socketPollConnect: connect to fe80::1%eth0<52061> returned Connection timed out, exceeded error retry count after 35 attempts", "connection_timed_out", {"errno": 110, "peer": "fe80::1%eth0"}),
@@ -312,6 +315,20 @@ def test_faults_of_every_generation(body: str, kind: str, fields: dict[str, obje
 def test_warnings_keep_nccls_own_time_in_every_frame(stamp: str, place: str) -> None:
     error = warn("Net : Connect to 10.1.0.9<5> failed : No route to host", place=place, stamp=stamp)
     assert error.time == ("2026-02-03 04:05:06" if stamp else None)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "int nccl_net_ofi_create_plugin(nccl_net_ofi_plugin_t**):208",
+        "transport/net_ib/[p2p.cc:648](https://p2p.cc:648/)",
+        "/a/long/path/of/a/build/src/include/socket.h:415",
+        "ofi_process_cq:196",
+    ],
+)
+def test_the_host_is_found_whatever_names_the_place(place: str) -> None:
+    error = warn("NET/OFI Request completed with error. RC: 107. Error: unknown", place=place)
+    assert (error.kind, error.host, error.status) == ("ofi_completion_error", "kr-7", 107)
 
 
 def test_the_first_fault_is_the_cause_and_the_proxy_names_its_rank() -> None:

@@ -181,6 +181,29 @@ def test_a_row_torn_by_nccl_output_is_put_together() -> None:
     assert [host.host for host in report.nccl_log.hosts] == ["an-1"]
 
 
+def test_a_row_torn_twice_is_put_together() -> None:
+    lines = run()
+    index = next(i for i, line in enumerate(lines) if line.lstrip().startswith("33554432"))
+    words = lines[index].split()
+    chatter = "an-1:410:500 [1] NCCL INFO AllReduce: opCount 0 sendbuff 0x92 recvbuff 0x92 count 1"
+    lines[index : index + 1] = [
+        f"    {words[0]}  {words[1]}     float     sum      -1{chatter}",
+        chatter,
+        "   " + "  ".join(words[5:9]) + chatter,
+        "   " + "  ".join(words[9:]),
+    ]
+    report = net.read(as_text(lines))
+    assert [len(t.rows) for t in report.tables] == [6]
+    assert report.tables[0].printed_rows_are_complete is True
+    assert report.unread_count == 0
+
+
+def test_columns_behind_the_table_are_passed_over() -> None:
+    lines = table([measured(1 << 30, 16, 300.0)], LAYOUTS[5])
+    text = as_text([lines[0] + "  algo  proto  nchannels", lines[1] + "  RING  SIMPLE  32"])
+    assert only_table(text).rows == only_table(as_text(lines)).rows
+
+
 def test_half_a_row_is_unread_and_not_a_row() -> None:
     lines = run()
     index = next(i for i, line in enumerate(lines) if line.lstrip().startswith("33554432"))
