@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpufabric._frozen import FrozenDict, field, frozen
 from gpufabric.catalog.index import Catalog, CloudCatalog
@@ -99,12 +99,20 @@ def network_plan(  # noqa: PLR0913  three are keywords that live backends alone 
 
 
 def fitting_way(
-    ways: Sequence[KubernetesRow], allocatable: Mapping[str, str]
+    ways: Sequence[KubernetesRow],
+    allocatable: Mapping[str, str],
+    *,
+    custom_resources: Collection[str] = (),
 ) -> KubernetesRow | None:
-    """The preferred way whose resources a node has, by its `status.allocatable`."""
+    """The preferred way that a cluster supports, None where it supports none.
+
+    `allocatable` is a node's `status.allocatable`; `custom_resources` names the CRDs and, as
+    `deviceclass/<name>`, the DeviceClasses that exist.
+    """
     for way in ways:
         needed = (*way.requests, *way.detect.allocatable)
-        if all(allocatable.get(name, "0") not in ("", "0") for name in needed):
+        has_all = all(allocatable.get(name, "0") not in ("", "0") for name in needed)
+        if has_all and set(way.detect.custom_resources) <= set(custom_resources):
             return way
     return None
 

@@ -347,3 +347,15 @@ def test_another_way_of_the_platform_can_be_chosen(lab):
         fitting_way(ways, {"nvidia.com/gpu": "8", "rdma/ib": "8", "rdma/shared": "63"}) is ways[0]
     )
     assert fitting_way(ways, {"nvidia.com/gpu": "8"}) is None
+
+
+def test_a_way_by_claims_needs_its_device_class():
+    ways = Catalog.shipped().cloud("aws").kubernetes_rows("p5.48xlarge", "eks")
+    gpus = {"nvidia.com/gpu": "8"}
+    assert fitting_way(ways, gpus) is None
+    by_claims = fitting_way(ways, gpus, custom_resources=["deviceclass/efa.networking.k8s.aws"])
+    assert by_claims is not None
+    assert by_claims.claims
+    plugin = fitting_way(ways, {**gpus, "vpc.amazonaws.com/efa": "32"})
+    assert plugin is not None
+    assert not plugin.claims
