@@ -226,11 +226,18 @@ class Case:
             return ""
         allowed = f"only these places are allowed: {', '.join(map(str, places))}"
         if not any(p.backend in ("*", sold.place.backend) for p in places):
-            return allowed
+            return allowed + self._near_backend()
         regions = sorted({place.region for place in mine if place.region})
         if not regions:
             return f"where it is sold is not known, {allowed}"
         return f"it is sold in {', '.join(regions)}; {allowed}{self._near_region(sold)}"
+
+    def _near_backend(self) -> str:
+        from gpufabric._convert import near
+
+        known = (*self.catalog.clouds, self.backend)
+        wrong = [p.backend for p in self.resources.places if p.backend not in known]
+        return near(wrong[0], known) if wrong else ""
 
     def _near_region(self, sold: Sold) -> str:
         from gpufabric._convert import near

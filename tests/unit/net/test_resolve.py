@@ -369,6 +369,12 @@ def test_places_are_kept(lab):
     )
 
 
+def test_a_misspelled_cloud_among_the_places_is_told_with_the_near_miss(lab):
+    assert why(ask(lab(node("fast")), accelerators="H100:8", places=["lba"])) == (
+        "only these places are allowed: lba, did you mean lab?"
+    )
+
+
 def test_a_region_is_not_guessed_where_none_is_known(lab):
     assert "where it is sold is not known" in why(
         ask(lab(node("fast")), accelerators="H100:8", places=["lab/north"])
