@@ -67,14 +67,23 @@ class Text:
         first = stream.read(0)
         if isinstance(first, str):
             text = cast("IO[str]", stream)
-            buffer = getattr(text, "buffer", None)
-            if buffer is not None and not isinstance(stream, io.StringIO):
-                # The terminal's or file's own bytes: no decoder in between may raise.
-                yield from self._split(self._decoded(_chunks(cast("IO[bytes]", buffer))))
+            buffer = _untouched(text)
+            if buffer is not None:
+                # The file's own bytes: no decoder in between can fail.
+                yield from self._split(self._decoded(_chunks(buffer)))
             else:
-                yield from self._split(iter(lambda: text.read(_CHUNK), ""))
+                yield from self._split(self._texts(text))
         else:
             yield from self._split(self._decoded(_chunks(cast("IO[bytes]", stream))))
+
+    def _texts(self, stream: IO[str]) -> Iterator[str]:
+        try:
+            while piece := stream.read(_CHUNK):
+                yield piece
+        except UnicodeDecodeError as error:
+            self.notes.append(
+                f"the stream's decoder failed ({error.reason}); open it in binary mode to read on"
+            )
 
     def _given(self, lines: Iterable[str] | Iterable[bytes]) -> Iterator[list[str]]:
         """Each item of an iterable is a line, whether it ends in a line feed or not."""
@@ -152,6 +161,13 @@ def _encoding(head: bytes) -> str | None:
     control = sum(byte < 32 and byte not in b"\t\n\r\f\b\x1b\x00" for byte in probe)
     broken = probe.decode("utf-8", "replace").count("\ufffd")
     return None if control + broken > len(probe) * _BINARY_SHARE else "utf-8"
+
+
+def _untouched(stream: IO[str]) -> IO[bytes] | None:
+    """The bytes below a text file nothing has been read of; a decoder reads ahead of its user."""
+    if isinstance(stream, io.TextIOWrapper) and stream.seekable() and stream.tell() == 0:
+        return cast("IO[bytes]", stream.buffer)
+    return None
 
 
 def _pieces(text: str) -> Iterator[str]:

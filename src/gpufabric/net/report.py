@@ -111,6 +111,23 @@ class NetReport:
 
         return diagnose(self)
 
+    def __str__(self) -> str:
+        from gpufabric.net._summary import summary
+
+        return summary(self, self.to_dict())
+
+    def _repr_html_(self) -> str:
+        from gpufabric._display import html_table
+
+        told = [
+            (key, value)
+            for key, value in self.to_dict().items()
+            if isinstance(value, (str, int, float)) and value not in {"", 0} and key != "kind"
+        ]
+        rows = [(key, str(value)) for key, value in told]
+        rows += [(error.kind, error.evidence.text) for error in self.errors[:10]]
+        return html_table(("key", "value"), rows, caption=f"Network text: {self.kind}")
+
     def to_dict(self) -> dict[str, object]:
         """The report as plain JSON values: every key there, None where the text does not tell."""
         out: dict[str, object] = {"kind": self.kind, **_judged(self)}

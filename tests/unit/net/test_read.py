@@ -285,3 +285,32 @@ def test_reports_are_values() -> None:
     assert report == net.read(LOG + TABLE)
     assert hash(report) == hash(net.read(LOG + TABLE))
     assert pickle.loads(pickle.dumps(report)) == report  # noqa: S301  # our own bytes
+
+
+def test_a_text_file_is_read_from_where_its_reader_stands(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("first\n" + LOG)
+    with path.open() as stream:
+        assert stream.readline() == "first\n"
+        report = net.read(stream)
+    assert facts(report) == facts(net.read(LOG))
+    assert report.lines == len(LOG.splitlines())
+
+
+def test_a_stream_whose_decoder_fails_is_told_and_not_raised() -> None:
+    stream = io.TextIOWrapper(io.BufferedReader(Pipe(LOG.encode() + b"\xff\n")), encoding="utf-8")
+    report = net.read(stream)
+    assert "decoder failed" in report.notes[0]
+
+
+class Pipe(io.RawIOBase):
+    """Bytes that can be read once and not sought in."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray, /) -> int:
+        return self._data.readinto(buffer)

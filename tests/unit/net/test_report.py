@@ -80,3 +80,12 @@ def test_errors_tell_line_and_text() -> None:
     assert isinstance(errors, list)
     assert (errors[0]["lineno"], errors[0]["kind"]) == (3, "cuda_failure")
     assert "out of memory" in errors[0]["message"]
+
+
+def test_a_report_prints_and_draws_itself_without_markup_from_the_log() -> None:
+    text = "\n".join(run()) + "\nq:1:2 [0] a.cc:1 NCCL WARN Cuda failure '<script>'\n"
+    report = net.read(text)
+    assert "all_reduce float sum" in str(report)
+    html = report._repr_html_()
+    assert "n_ranks" in html
+    assert "<script>" not in html
