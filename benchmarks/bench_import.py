@@ -6,6 +6,7 @@ Each figure is the best of several new processes: CPU seconds and peak memory, b
 import json
 import subprocess
 import sys
+import time
 import timeit
 
 REPEATS = 7
@@ -64,7 +65,15 @@ def main() -> int:
         )
     )
     Task.from_dict(data)
-    ms = min(timeit.repeat(lambda: Task.from_dict(data), number=200, repeat=5)) / 200 * 1000
+    ms = (
+        min(
+            timeit.repeat(
+                lambda: Task.from_dict(data), timer=time.process_time, number=200, repeat=9
+            )
+        )
+        / 200
+        * 1000
+    )
     ok = ms <= 0.2
     print(f"{'Task.from_dict':45} {ms:7.3f} ms   budget 0.2 ms: {'kept' if ok else 'BROKEN'}")
     return failed or not ok
