@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gpufabric._frozen import FrozenDict, field, frozen
 from gpufabric.catalog.index import Catalog, CloudCatalog
 from gpufabric.catalog.rows import (
+    Component,
     Confidence,
+    EnvRow,
     Evidence,
     InstanceTypeRow,
     KubernetesRow,
@@ -283,14 +285,26 @@ def _machine_items(cloud: CloudCatalog, row: InstanceTypeRow) -> Iterator[Networ
 def _versions(
     cloud: CloudCatalog, row: InstanceTypeRow, platform: PlatformRow
 ) -> Iterator[NetworkItem]:
+    """One line a component: what a row of few types says stands before what one of many does."""
+    said: dict[str, list[tuple[EnvRow, Component]]] = {}
     for env in cloud.env_rows(row.name, platform.name):
-        if env.when or env.confidence is Confidence.INFERRED:
-            continue
-        for part in env.versions:
-            words = [
-                f"{part.minimum} or later" if part.minimum else "",
-                f"{part.recommended} is current" if part.recommended else "",
-                f"not {', '.join(part.broken)}" if part.broken else "",
-            ]
-            value = "; ".join(word for word in words if word) or "needed"
-            yield _item("version", part.name, value, part.why, source_of(cloud, env, part.sources))
+        if not env.when and env.confidence is not Confidence.INFERRED:
+            for part in env.versions:
+                said.setdefault(part.name, []).append((env, part))
+    for name, parts in said.items():
+        least = _last(part.minimum for _, part in parts)
+        current = _last(part.recommended for _, part in parts)
+        words = [
+            f"{least} or later" if least else "",
+            f"{current} is current" if current else "",
+            *(f"not {', '.join(part.broken)}" for _, part in parts if part.broken),
+        ]
+        env, deciding = next(((e, p) for e, p in reversed(parts) if p.minimum), parts[-1])
+        why = "; ".join(dict.fromkeys(p.why for _, p in parts if p.minimum in (None, least)))
+        value = "; ".join(word for word in words if word) or "needed"
+        yield _item("version", name, value, why, source_of(cloud, env, deciding.sources))
+
+
+def _last(versions: Iterable[str | None]) -> str | None:
+    found = [version for version in versions if version]
+    return found[-1] if found else None
