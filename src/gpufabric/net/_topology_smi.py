@@ -154,7 +154,7 @@ class SmiTopology:
         digits = name.removeprefix("GPU")
         return TopoGpu(
             name=name,
-            index=int(digits) if digits.isdecimal() else None,
+            index=int(digits) if digits.isdecimal() and len(digits) < 10 else None,
             nvlinks=_nvlinks([cells.get(other, "") for other in gpus if other != name]),
             cpu_affinity=affinity,
             numa=numa,
