@@ -66,8 +66,14 @@ class _Hashing:
         return self.out.write(data)
 
 
-def pack(folder: str | os.PathLike[str], out: IO[bytes], *, limit_bytes: float) -> Packed:
-    """Writes `folder` to `out` as a tar archive.
+def pack(
+    folder: str | os.PathLike[str],
+    out: IO[bytes],
+    *,
+    limit_bytes: float,
+    leave_out: Path | None = None,
+) -> Packed:
+    """Writes `folder` to `out` as a tar archive, without the folder `leave_out` if it is in there.
 
     Raises `SpecError`: no such folder, a file that cannot be read (each is named), or more than
     `limit_bytes` (the biggest paths are named).
@@ -78,7 +84,7 @@ def pack(folder: str | os.PathLike[str], out: IO[bytes], *, limit_bytes: float) 
     if not os.path.isdir(root):  # noqa: PTH112  # text paths: bytes that are not UTF-8 survive
         what = "is not a folder" if os.path.lexists(root) else "does not exist"
         raise SpecError([Problem(path="workdir", message=f"{root} {what}")])
-    scan = _Scan(root)
+    scan = _Scan(root, leave_out)
     entries = sorted(scan.entries(), key=lambda entry: os.fsencode(entry.path))
     _refuse_unreadable(scan.unreadable)
     _refuse_large(entries, limit_bytes)
@@ -159,8 +165,9 @@ def _add(tar: "tarfile.TarFile", entry: _Entry) -> None:
 class _Scan:
     """Walks a folder and decides what goes along."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, leave_out: Path | None) -> None:
         self.root = root
+        self.leave_out = leave_out.stat() if leave_out is not None else None
         self.skipped: list[str] = []
         self.unreadable: list[str] = []
         self.ignored = 0
@@ -191,6 +198,8 @@ class _Scan:
             if stat.S_ISLNK(mode):
                 link = os.readlink(child.path)  # noqa: PTH115  # see pack
                 yield _Entry(path=name, source=child.path, mode=mode, size=0, link=link)
+            elif self.leave_out is not None and os.path.samestat(found, self.leave_out):
+                self.skipped.append(f"{name}: the folder of jobs, left out")
             elif stat.S_ISDIR(mode):
                 yield _Entry(path=name, source=child.path, mode=mode, size=0)
                 yield from self._folder(name, rules)

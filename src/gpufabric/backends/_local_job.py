@@ -6,41 +6,29 @@ import fcntl
 import json
 import os
 import re
-import select
 import shutil
 import stat
-import struct
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from gpufabric.backends import _supervisor as supervisor
 from gpufabric.errors import (
-    BackendError,
     ConfigError,
     CredentialsError,
-    Remedy,
     TransientError,
 )
 
-__all__ = ["Filler", "JobFolder", "default_root", "make_root", "start"]
+__all__ = ["JobFolder", "default_root", "home", "make_root"]
 
-Filler = Callable[[Path], dict[str, object]]
-"""Puts files into a new folder, and gives what they add to the spec."""
-
-START_TIMEOUT_S = 120.0  # unpacking the work folder on every node included
 STOP_SLACK_S = 15.0  # beyond the grace time, before the supervisor itself is killed
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 SCHEMA = "gpufabric/local-job/1"
 _NAME = re.compile(r"^[a-z][a-z0-9-]{0,62}$")
-_SPEC = "spec.json"
-_BOOT = (
-    "import sys; sys.path.append(sys.argv[1]); import _supervisor; _supervisor.main(sys.argv[2])"
-)
+SPEC = "spec.json"
+BOOT = "import sys; sys.path.append(sys.argv[1]); import _supervisor; _supervisor.main(sys.argv[2])"
 
 
 def home() -> str:
@@ -92,7 +80,8 @@ def make_root(root: Path) -> None:
 class JobFolder:
     """One job's folder, by its path. Nothing of it is kept in memory."""
 
-    def __init__(self, root: Path, name: str) -> None:
+    def __init__(self, root: Path, name: str, *, backend: str = "local") -> None:
+        self.backend = backend
         self.root = root
         self.name = name
         self.path = root / name
@@ -108,16 +97,16 @@ class JobFolder:
         Raises `CredentialsError` where this user may not look.
         """
         try:
-            return self.valid and (self.path / _SPEC).is_file()
+            return self.valid and (self.path / SPEC).is_file()
         except PermissionError as exc:
             raise CredentialsError(
-                f"{self.path} is another user's", backend="local", operation="attach"
+                f"{self.path} is another user's", backend=self.backend, operation="attach"
             ) from exc
 
     def spec(self) -> dict[str, object]:
         """What was started, without secrets; empty where there is nothing."""
         try:
-            text = (self.path / _SPEC).read_text(encoding="utf-8")
+            text = (self.path / SPEC).read_text(encoding="utf-8")
         except FileNotFoundError:
             return {}
         return cast("dict[str, object]", json.loads(text))
@@ -178,14 +167,10 @@ class JobFolder:
         Gives what could not be killed.
         """
         state = self.state()
-        if state and self.supervised():
-            for who, when in (("guard", "guard_start"), ("pid", "start")):
-                pid, started = state[who], state[when]
-                if isinstance(pid, int) and isinstance(started, int):
-                    supervisor.signal_process(pid, 9, started)
+        left = _end_all(self._supervisors)
         mark = f"GPUFABRIC_JOB={job}".encode()
         pipes = cast("list[int]", state.get("pipes", [])) if state else []
-        return _end_all(lambda: {*supervisor.marked(mark), *supervisor.holding(pipes)})
+        return left + _end_all(lambda: {*supervisor.marked(mark), *supervisor.holding(pipes)})
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float) -> Generator[None]:
@@ -209,7 +194,7 @@ class JobFolder:
             if time.monotonic() > until:
                 raise TransientError(
                     f"{self.name} is being started or removed by another process",
-                    backend="local", operation="lock",
+                    backend=self.backend, operation="lock",
                 )  # fmt: skip
         try:
             yield
@@ -219,12 +204,29 @@ class JobFolder:
 
     def _supervisors(self) -> Iterator[int]:
         """Supervisors of this job, also those that have not found their folder yet."""
-        boot, folder = _BOOT.encode(), f"{self.root}/.new-{self.name}-".encode()
+        boot, folder = BOOT.encode(), f"{self.root}/.new-{self.name}-".encode()
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 arguments = path.read_bytes().split(b"\0")
                 if boot in arguments and any(word.startswith(folder) for word in arguments):
                     yield int(path.parent.name)
+
+    @contextlib.contextmanager
+    def no_other_start(self, timeout_s: float) -> Generator[None]:
+        """Keeps the launch of every job of this folder out. Raises `TransientError`."""
+        until = time.monotonic() + timeout_s
+        fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while not _flock(fd):
+                if time.monotonic() > until:
+                    raise TransientError(
+                        f"other jobs in {self.root} do not come to their start",
+                        backend=self.backend, operation="lock",
+                    )  # fmt: skip
+                time.sleep(0.005)
+            yield
+        finally:
+            os.close(fd)
 
     def _open_lock(self, path: Path) -> int:
         try:
@@ -254,6 +256,14 @@ class JobFolder:
         return tuple(left)
 
 
+def _flock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _end_all(find: Callable[[], Iterable[int]]) -> list[int]:
     """Kills what `find` finds, until it finds nothing; gives what could not be killed."""
     until = time.monotonic() + supervisor.KILL_WAIT_S
@@ -275,123 +285,3 @@ def _remove_tree(folder: Path) -> None:
             with contextlib.suppress(OSError):
                 os.chmod(path, 0o700)  # noqa: PTH101  # those that the first pass opened
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def start(
-    folder: JobFolder,
-    spec: dict[str, object],
-    runtime: dict[str, object],
-    fill: Filler,
-) -> None:
-    """Makes the folder and starts the gang: all nodes run, or nothing is left.
-
-    `spec` is kept on disk; `runtime` (secrets, the caller's environment) goes to the supervisor
-    alone. Raises `BackendError`.
-    """
-    new = Path(tempfile.mkdtemp(prefix=f".new-{folder.name}-", dir=folder.root))
-    process: subprocess.Popen[bytes] | None = None
-    try:
-        filled = fill(new)
-        filled["schema"] = SCHEMA
-        spec = {**spec, **filled}
-        (new / _SPEC).write_text(json.dumps(spec), encoding="utf-8")
-        os.mkfifo(new / "control", 0o600)
-        process = _run_supervisor(new)
-        process.wait()  # the starter: it ends as soon as it has detached
-        until = time.monotonic() + START_TIMEOUT_S
-        _expect_lock(_read_line(process, until))
-        os.rename(new, folder.path)  # noqa: PTH104  # atomic: from here there is a job
-        _expect_ok(_converse(process, {**spec, **runtime}, until))
-    except BaseException:
-        if process is not None:
-            _give_up(process)
-            folder.wait_unsupervised(STOP_SLACK_S)
-        left = folder.remove()
-        exc = sys.exc_info()[1]
-        if left and isinstance(exc, BackendError):
-            exc.leftovers = left
-        raise
-    finally:
-        if process is not None:
-            _hang_up(process)
-
-
-def _run_supervisor(new: Path) -> "subprocess.Popen[bytes]":
-    if not sys.executable:
-        raise ConfigError("local: this process does not say which Python runs it")
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(supervisor.__file__).parent), str(new)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd="/",
-        env={},
-    )
-
-
-def _give_up(process: "subprocess.Popen[bytes]") -> None:
-    """Tells the supervisor to give up, and waits until it has."""
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-    with contextlib.suppress(TransientError):
-        while _read_line(process, time.monotonic() + STOP_SLACK_S):
-            pass
-
-
-def _hang_up(process: "subprocess.Popen[bytes]") -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-
-
-def _read_line(process: "subprocess.Popen[bytes]", until: float) -> bytes:
-    pipe = cast("IO[bytes]", process.stdout)
-    got = b""
-    while not got.endswith(b"\n"):
-        ready = select.poll()  # not select(2): the caller may have more than 1,024 open files
-        ready.register(pipe, select.POLLIN)
-        if not ready.poll(max(0.0, until - time.monotonic()) * 1000):
-            raise TransientError(
-                f"not all nodes were ready within {START_TIMEOUT_S:g} s",
-                backend="local", operation="launch",
-            )  # fmt: skip
-        part = os.read(pipe.fileno(), 65536)
-        if not part:
-            break
-        got += part
-    return got.rstrip(b"\n")
-
-
-def _converse(
-    process: "subprocess.Popen[bytes]", spec: dict[str, object], until: float
-) -> dict[str, object]:
-    pipe = cast("IO[bytes]", process.stdin)
-    body = json.dumps(spec).encode("ascii")
-    with contextlib.suppress(BrokenPipeError):  # then the answer says why, or there is none
-        pipe.write(struct.pack("<Q", len(body)) + body)
-        pipe.flush()
-    line = _read_line(process, until)
-    if not line:
-        return {"error": "the supervisor was killed", "stage": "start"}
-    return cast("dict[str, object]", json.loads(line))
-
-
-def _expect_lock(line: bytes) -> None:
-    if line != b"locked":
-        raise BackendError("the supervisor did not start", backend="local", operation="launch")
-
-
-def _expect_ok(answer: dict[str, object]) -> None:
-    if "ok" in answer:
-        return
-    message = f"no node was left running: {answer['error']}"
-    wrong = str(answer.get("stage", "")).startswith("cannot run")
-    raise BackendError(
-        message,
-        backend="local",
-        operation="launch",
-        remedy=Remedy.FIX_REQUEST if wrong else Remedy.FIX_SETUP,
-    )

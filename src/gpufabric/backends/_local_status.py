@@ -12,7 +12,7 @@ def has_ended(folder: JobFolder) -> bool:
     """Whether nothing more can come of the job."""
     supervised = folder.supervised()
     state = folder.state()
-    return not supervised or state is None or JobState(str(state["state"])).ended
+    return not supervised or (state is not None and JobState(str(state["state"])).ended)
 
 
 def read_status(ref: JobRef, folder: JobFolder, *, supervised: bool) -> JobStatus:

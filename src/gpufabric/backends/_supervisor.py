@@ -347,8 +347,9 @@ def environment_of(spec: Spec, rank: int, attempt: int, port: int) -> dict[str, 
     """What a node sees: the caller's, the plan's, the user's, the secrets; later ones win."""
     words = {"{node_rank}": str(rank), "{attempt}": str(attempt), "{master_port}": str(port)}
     found: dict[str, str] = dict(spec["inherit"])
-    for name, template in spec["env"].items():
-        found[name] = words[template] if template in words else template
+    templates: dict[str, str] = spec["env"]
+    for name, template in templates.items():
+        found[name] = words.get(template, template)
     for name, by_rank in spec["env_by_rank"].items():
         found[name] = by_rank[rank]
     found.update(spec["envs"])
@@ -485,9 +486,7 @@ class Gang:
                 "started_at": self.started_at,
                 "ended_at": self.ended_at,
                 "pid": os.getpid(),
-                "start": start_time(os.getpid()),
                 "guard": os.getppid(),
-                "guard_start": start_time(os.getppid()),
                 "port": self.port,
                 "pipes": [pipe for node in self.nodes for pipe in node.inodes],
                 "nodes": [node.plain() for node in self.nodes],

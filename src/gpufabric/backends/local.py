@@ -4,16 +4,18 @@ Each node is a session of its own below a supervisor that outlives the caller (`
 all that is known of a job lies in its folder, so any process can attach to it by its `JobRef`.
 """
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, cast
 
 from gpufabric._frozen import FrozenDict, freeze, thaw
-from gpufabric.backends._local_job import JobFolder, default_root, home, make_root, start
+from gpufabric.backends._local_job import JobFolder, default_root, home, make_root
 from gpufabric.backends._local_plan import SHELL, make_offers, make_plan
+from gpufabric.backends._local_start import inherited, secret_values, start
 from gpufabric.backends._local_status import has_ended, read_status
 from gpufabric.backends.base import Capability, CheckItem, CheckReport, Pool, Site
 from gpufabric.config import Settings, environment
@@ -112,7 +114,7 @@ class Local:
 
         seen = environment(trust_env=self._settings.trust_env)
         found = find_gpus(environ=seen)
-        used = self._gpus_in_use() if found.gpus else frozenset[int]()
+        used = self._gpus_in_use(self._root) if found.gpus else frozenset[int]()
         place = Place(backend=self._name)
         pool = Pool(
             name="localhost",
@@ -154,10 +156,10 @@ class Local:
             return found.f_bavail * found.f_frsize / 2**30
         return None
 
-    def _gpus_in_use(self) -> frozenset[int]:
+    def _gpus_in_use(self, root: Path) -> frozenset[int]:
         used: set[int] = set()
-        for ref in self.jobs():
-            folder = JobFolder(self._root, ref.name)
+        for name in self._names(root):
+            folder = JobFolder(root, name, backend=self._name)
             if folder.supervised():
                 for own in cast("list[list[int]]", folder.spec().get("gpus", [])):
                     used.update(own)
@@ -188,30 +190,14 @@ class Local:
         gang = _step(plan, "gang")
         root = Path(_step(plan, "folder").name).parent
         ref = JobRef(backend=self._name, place=str(root), name=plan.name)
-        secrets = _secrets(plan.task)
+        secrets = secret_values(plan.task)
         make_root(root)
-        folder = JobFolder(root, plan.name)
+        folder = JobFolder(root, plan.name, backend=self._name)
         with folder.locked(_LOCK_TIMEOUT_S):
             if self._is_there(folder, ref):
                 return ref
-            self._refuse_taken_gpus(gang)
-            spec = cast("dict[str, object]", thaw(gang.body))
-            runtime: dict[str, object] = {
-                "secrets": secrets,
-                "inherit": _inherited(trust_env=self._settings.trust_env),
-            }
-            try:
-                start(
-                    folder,
-                    {**spec, "folder": str(folder.path)},
-                    runtime,
-                    lambda new: self._fill(plan, new),
-                )
-            except OSError as exc:
-                told = f"{exc.strerror}: {exc.filename or folder.path}"
-                raise BackendError(
-                    f"no node was left running: {told}", backend=self._name, operation="launch"
-                ) from exc
+            with self._gpus_kept(gang, folder):
+                self._start(plan, gang, folder, secrets)
         return ref
 
     def _is_there(self, folder: JobFolder, ref: JobRef) -> bool:
@@ -233,18 +219,43 @@ class Local:
         folder.remove()
         return False
 
-    def _refuse_taken_gpus(self, gang: Step) -> None:
-        own = cast("tuple[tuple[int, ...], ...]", gang.body["gpus"])
-        taken = sorted({index for node in own for index in node} & self._gpus_in_use())
-        if taken:
-            wanted = sum(map(len, own))
-            raise CapacityError(
-                f"GPUs {', '.join(map(str, taken))} are used by other local jobs now",
-                backend=self._name,
-                operation="launch",
-                wanted=wanted,
-                got=wanted - len(taken),
+    def _start(
+        self, plan: LaunchPlan, gang: Step, folder: JobFolder, secrets: dict[str, str]
+    ) -> None:
+        spec = cast("dict[str, object]", thaw(gang.body))
+        inherit = inherited(trust_env=self._settings.trust_env)
+        try:
+            start(
+                folder,
+                {**spec, "folder": str(folder.path)},
+                {"secrets": secrets, "inherit": inherit},
+                lambda new: self._fill(plan, new),
             )
+        except OSError as exc:
+            told = f"{exc.strerror}: {exc.filename or folder.path}"
+            raise BackendError(
+                f"no node was left running: {told}", backend=self._name, operation="launch"
+            ) from exc
+
+    @contextlib.contextmanager
+    def _gpus_kept(self, gang: Step, folder: JobFolder) -> Generator[None]:
+        """Makes sure that the gang's GPUs are free, and stay so until it has started."""
+        own = cast("tuple[tuple[int, ...], ...]", gang.body["gpus"])
+        if not own:
+            yield
+            return
+        with folder.no_other_start(_LOCK_TIMEOUT_S):
+            wanted = {index for node in own for index in node}
+            taken = sorted(wanted & self._gpus_in_use(folder.root))
+            if taken:
+                raise CapacityError(
+                    f"GPUs {', '.join(map(str, taken))} are used by other local jobs now",
+                    backend=self._name,
+                    operation="launch",
+                    wanted=len(wanted),
+                    got=len(wanted) - len(taken),
+                )
+            yield
 
     def _fill(self, plan: LaunchPlan, new: Path) -> dict[str, object]:
         """Puts the packed work folder and the function into the folder of a new job."""
@@ -257,7 +268,7 @@ class Local:
 
                 limit = self._settings.workdir_limit_mb * 1e6
                 with (new / "workdir.tar").open("wb") as file:
-                    packed = pack(step.name, file, limit_bytes=limit)
+                    packed = pack(step.name, file, limit_bytes=limit, leave_out=new.parent)
                 added["packed"] = True
                 added["workdir_sha256"] = packed.sha256
                 added["events"] = list(packed.skipped)
@@ -266,7 +277,7 @@ class Local:
     # jobs
 
     def _folder(self, ref: JobRef) -> JobFolder:
-        folder = JobFolder(Path(ref.place), ref.name)
+        folder = JobFolder(Path(ref.place), ref.name, backend=self._name)
         if not folder.valid:
             raise NotFoundError(
                 f"{ref} is no local job: write {self._name}:///folder/of/jobs/name",
@@ -339,10 +350,13 @@ class Local:
         """Stops the processes and removes the job's folder. Of what is gone it succeeds."""
         folder = self._folder(ref)
         if not folder.root.is_dir():
+            folder.kill(str(ref))  # someone removed the folder of jobs, but perhaps no process
             return
         with folder.locked(_LOCK_TIMEOUT_S):
             if folder.exists():
                 self._stop(folder, ref)
+            else:
+                folder.kill(str(ref))  # someone removed the folder, but perhaps no process
             left = folder.remove()
             if left:
                 raise BackendError(
@@ -354,21 +368,27 @@ class Local:
 
     def jobs(self) -> Iterable[JobRef]:
         """Every job in the folder of jobs, by name."""
+        return tuple(
+            JobRef(backend=self._name, place=str(self._root), name=name)
+            for name in self._names(self._root)
+        )
+
+    def _names(self, root: Path) -> list[str]:
         try:
-            names = sorted(os.listdir(self._root))  # noqa: PTH208  # names are all that is needed
+            names = sorted(os.listdir(root))  # noqa: PTH208  # names are all that is needed
         except (FileNotFoundError, NotADirectoryError):
-            return ()
+            return []
         except PermissionError as exc:
             raise CredentialsError(
-                f"{self._root} is another user's; set local_root to a folder of yours",
+                f"{root} is another user's; set local_root to a folder of yours",
                 backend=self._name,
                 operation="jobs",
             ) from exc
-        return tuple(
-            JobRef(backend=self._name, place=str(self._root), name=name)
+        return [
+            name
             for name in names
-            if os.access(self._root / name, os.R_OK) and JobFolder(self._root, name).exists()
-        )
+            if os.access(root / name, os.R_OK) and JobFolder(root, name).exists()
+        ]
 
     def close(self) -> None:
         """Nothing is held open between calls."""
@@ -382,23 +402,8 @@ def _writable(root: str) -> bool:
     return "\n" not in root
 
 
-def _inherited(*, trust_env: bool) -> dict[str, str]:
-    """The caller's environment, without what belongs to a gang that the caller is part of."""
-    seen = environment(trust_env=trust_env)
-    return {name: value for name, value in seen.items() if not name.startswith("GPUFABRIC_")}
-
-
 def _step(plan: LaunchPlan, kind: str) -> Step:
     for step in plan.steps:
         if step.kind == kind:
             return step
     raise SpecError(f"this is no plan of the local backend: it has no {kind}")
-
-
-def _secrets(task: Task) -> dict[str, str]:
-    missing = [name for name, secret in task.secrets.items() if secret.value is None]
-    if missing:
-        raise SpecError(
-            [Problem(path=f"secrets.{name}", message="has no value yet") for name in missing]
-        )
-    return {name: cast("str", secret.value) for name, secret in task.secrets.items()}

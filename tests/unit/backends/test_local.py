@@ -1,8 +1,11 @@
 """The local backend: start, end, restart, stop, environment, work folder."""
 
+import fcntl
 import json
 import os
 import pickle
+import select
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from gpufabric.backends._local_job import JobFolder
+from gpufabric.backends._local_status import has_ended
 from gpufabric.backends.local import Local
 from gpufabric.config import Settings
 from gpufabric.errors import (
@@ -283,6 +288,31 @@ def test_teardown_removes_no_folder_that_is_no_job(local, tmp_path):
     assert (precious / "spec.json").exists()
 
 
+def test_teardown_finds_the_processes_of_a_job_whose_folder_someone_removed(local):
+    run = "setsid sleep 300 & echo $!; echo $$; wait"
+    for folder in (lambda ref: local.root / ref.name, lambda _: local.root):
+        ref = local.apply(plan_of(local, run=run, num_nodes=2, max_restarts=3))
+        lines = local.logs(ref, follow=True)
+        pids = [int(next(lines).text) for _ in range(4)]
+        lines.close()
+        shutil.rmtree(folder(ref))
+        handles = [os.pidfd_open(pid) for pid in pids]
+        local.teardown(ref)
+        for handle in handles:  # readable when its process has ended
+            assert select.select([handle], [], [], 10)[0] == [handle]
+            os.close(handle)
+
+
+def test_a_follower_waits_for_a_job_that_is_about_to_start(tmp_path):
+    folder = JobFolder(tmp_path, "job-1")
+    folder.path.mkdir()
+    (folder.path / "lock").touch()
+    with (folder.path / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not has_ended(folder)
+    assert has_ended(folder)
+
+
 @pytest.mark.parametrize("name", ["..", ".", "a b", "A", "x" * 80])
 def test_a_ref_that_can_be_no_job_is_refused(local, name):
     with pytest.raises(NotFoundError, match="is no local job"):
@@ -418,6 +448,16 @@ def test_files_replace_links_of_the_work_folder_and_never_write_through_them(
     lines, _ = to_end(local, launch(run="cat a", workdir=str(code), files={"a": "mine"}))
     assert texts(lines) == ["mine"]
     assert outside.read_text() == "untouched"
+
+
+def test_a_work_folder_that_holds_the_folder_of_jobs_does_not_take_it_along(tmp_path):
+    (tmp_path / "code.py").touch()
+    local = Local(tmp_path / "deep" / "jobs", Settings(stop_grace_s=0.5))
+    ref = local.apply(plan_of(local, run="ls -A; ls -A deep", workdir=str(tmp_path)))
+    lines, _ = to_end(local, ref)
+    local.teardown(ref)
+    assert texts(lines) == ["code.py", "deep"]
+    assert texts(lines, stream="event") == ["deep/jobs: the folder of jobs, left out"]
 
 
 def test_a_restart_starts_from_a_fresh_copy(local, launch, tmp_path):
