@@ -527,3 +527,28 @@ def test_planning_is_a_function_of_its_inputs():
     again = AssumedBackend("aws").plan(task, offer, backend.discover())
     assert first == again
     assert first.to_yaml() == again.to_yaml()
+
+
+def test_one_catalog_serves_many_threads():
+    from concurrent.futures import ThreadPoolExecutor
+
+    from gpufabric.catalog.index import CloudCatalog, _Shipped
+
+    shipped = Catalog.shipped().cloud("aws")._shipped
+    assert shipped is not None
+    fresh = Catalog([CloudCatalog("aws", _Shipped(shipped._path))])
+    backend = AssumedBackend("aws", catalog=fresh)
+
+    def plan(_: int) -> str:
+        offer = backend.offers(TWO, backend.discover()).best
+        assert offer is not None
+        return backend.plan(TWO, offer, backend.discover()).to_yaml()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(plan, range(16)))) == 1
+
+
+def test_a_cluster_product_is_sold_from_some_nodes_on(lab):
+    catalog = lab(node("cluster", more="min_nodes = 2\n"))
+    assert only(ask(catalog, nodes=2, accelerators="H100:8"))
+    assert "2" in why(ask(catalog, nodes=1, accelerators="H100:8"))
