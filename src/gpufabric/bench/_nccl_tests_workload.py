@@ -299,6 +299,8 @@ def run_node(a: argparse.Namespace) -> int:
     o = o._replace(start_timeout_s=a.start_timeout, bind=a.bind or o.bind)
     if len(o.node_ips) != o.num_nodes:
         raise base.BenchError("GPUFABRIC_NODE_IPS must have every node's address", code=2)
+    if len(set(o.node_ips)) != o.num_nodes:
+        raise base.BenchError("nodes share an address; mpirun needs one for each node", code=2)
     return follow(o) if o.node_rank else lead(o, a)
 
 

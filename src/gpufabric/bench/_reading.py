@@ -16,9 +16,12 @@ from gpufabric.net import records
 __all__ = ["read_reports"]
 
 _OURS = re.compile(r"# gpufabric-bench (format=\d+ .*)$")
-_PAIR = re.compile(r"# pair (\d+) \((\S+)\) -> (\d+) \((\S+)\): ([\d.]+) GB/s$")
+_PAIR = re.compile(
+    r"# pair ([0-9]{1,9}) \((\S+)\) -> ([0-9]{1,9}) \((\S+)\): ([0-9]{1,15}\.[0-9]{1,15}) GB/s$"
+)
+_COUNT = re.compile("[0-9]{1,9}")
 _NOTHING: dict[str, str] = {}
-_PARAMETERS = re.compile(r"# nThread .*?(?<!warmup )(?<!agg )\biters: (\d+)")
+_PARAMETERS = re.compile(r"# nThread .*?(?<!warmup )(?<!agg )\biters: ([0-9]{1,9})\b")
 
 
 @frozen
@@ -110,7 +113,7 @@ def _report(
 
 
 def _int(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+    return int(text) if text and _COUNT.fullmatch(text) else None
 
 
 def _row(row: records.BenchRow, *, counts: bool) -> BenchRow:

@@ -59,10 +59,8 @@ def slow_ranks(report: BenchReport) -> Iterable[Finding]:
 
 
 def _between_hosts(pairs: Iterable[BenchPair]) -> list[BenchPair]:
-    """The pairs on different hosts; all of them where one host has them all."""
-    found = list(pairs)
-    apart = [pair for pair in found if pair.source_host != pair.target_host]
-    return apart or found
+    """The pairs that have a network between them."""
+    return [pair for pair in pairs if pair.source_host != pair.target_host]
 
 
 def _speeds_of(pairs: Iterable[BenchPair], rank: int) -> list[float]:

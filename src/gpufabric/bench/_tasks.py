@@ -138,40 +138,39 @@ def _make(  # noqa: PLR0913  # BenchOptions, spelled out so that a wrong name is
     timeout_s: float | None = None,
 ) -> Task:
     node = _node(accelerators, network_tier, resources)
-    has_gpus = node.accelerator is not None
-    kind = enum_of(Workload, workload or (Workload.TORCH if has_gpus else Workload.TCP))
-    gpus = node.accelerator.count if node.accelerator else None
-    nproc = nproc_per_node or (gpus if kind is not Workload.TCP and gpus else 1)
-    large = has_gpus and kind is not Workload.TCP
+    gpus = node.accelerator.count if node.accelerator else 0
+    kind = enum_of(Workload, workload or (Workload.TORCH if gpus else Workload.TCP))
+    large = bool(gpus) and kind is not Workload.TCP
+    nproc = nproc_per_node or (gpus if large else 1)
     numbers = {
-        "-b": min_bytes if min_bytes is not None else (8 if large else 1 << 10),
-        "-e": max_bytes if max_bytes is not None else (8 << 30 if large else 16 << 20),
-        "-f": factor if factor is not None else (2 if large else 4),
-        "-n": iters if iters is not None else 20,
-        "-w": warmup if warmup is not None else 5,
+        "-b": _or(min_bytes, 8 if large else 1 << 10),
+        "-e": _or(max_bytes, 8 << 30 if large else 16 << 20),
+        "-f": _or(factor, 2 if large else 4),
+        "-n": _or(iters, 20),
+        "-w": _or(warmup, 5),
         "-c": int(check),
     }
     element = dtype or ("float" if large or kind is Workload.NCCL_TESTS else "int32")
-    extra = {"pairwise": pairwise, "flags": bool(flags), "binary": bool(binary)}
     _refuse(numbers, num_nodes, nproc)
-    _refuse_for(kind, element, extra)
-    sizes = [word for flag, number in numbers.items() for word in (flag, str(number))]
-    sizes += ["-d", element]
+    _refuse_for(kind, element, {"pairwise": pairwise, "flags": bool(flags), "binary": bool(binary)})
     ours = ["--collective", collective, "--nproc", str(nproc)]
     ours += ["--bind", interface] if interface else []
-    if kind is Workload.NCCL_TESTS:
-        ours += ["--binary", binary] if binary else []
-        words = [*ours, "--", *sizes, *flags]
-    else:
-        words = [*ours, *sizes, *(["--pairwise"] if pairwise else [])]
+    ours += ["--binary", binary] if binary else []
+    ours += ["--pairwise"] if pairwise else []
+    ours += ["--"] if kind is Workload.NCCL_TESTS else []  # the rest is the program's own
+    sizes = [word for flag, number in numbers.items() for word in (flag, str(number))]
     return Task(
         name=name or f"bench-{collective.replace('_', '-')}",
-        run=("python3", FILE_NAME, *words),
+        run=("python3", FILE_NAME, *ours, *sizes, "-d", element, *flags),
         files=_files(kind),
         num_nodes=num_nodes,
         resources=node,
         timeout_s=timeout_s,
     )
+
+
+def _or(wish: int | None, default: int) -> int:
+    return default if wish is None else wish
 
 
 def _node(

@@ -131,6 +131,12 @@ def test_another_mpi_is_refused_by_name(gangs, site):
     assert "is not Open MPI's but: HYDRA build details" in ended[0].err
 
 
+def test_nodes_that_share_an_address_are_refused(gangs, site):
+    ended = gangs.finish(site(2, envs={"GPUFABRIC_NODE_IPS": "127.0.0.1\n127.0.0.1"}))
+    assert [node.code for node in ended] == [2, 2]
+    assert "nodes share an address" in ended[0].err
+
+
 def test_a_program_may_be_named(gangs, site):
     ended = gangs.finish(site(2, binary=str(site.binaries / "all_reduce_perf")))
     assert [node.code for node in ended] == [0, 0]

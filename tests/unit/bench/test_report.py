@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gpufabric as gf
 from gpufabric.bench import (
@@ -130,6 +132,32 @@ def test_a_cut_table_is_called_incomplete():
 def test_text_without_a_table_is_an_error_that_quotes_its_last_line(text):
     with pytest.raises(ParseError, match=r"no benchmark table in \d lines"):
         BenchReport.from_text(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_no_text_breaks_the_reader(data):
+    lines = TCP.splitlines()
+    for _ in range(data.draw(st.integers(1, 4))):
+        i = data.draw(st.integers(0, len(lines) - 1))
+        words = lines[i].split(" ")
+        k = data.draw(st.integers(0, len(words) - 1))
+        words[k] = data.draw(
+            st.text(max_size=12)
+            | st.sampled_from(
+                ["n_ranks=²", "9" * 5000, "n_ranks=" + "9" * 5000, "nan", "inf", "-1"]
+            )
+        )
+        lines[i] = " ".join(words)
+    try:
+        reports = BenchReport.all_from_text("\n".join(lines))
+    except ParseError:
+        return
+    for report in reports:
+        str(report)
+        report._repr_html_()
+        str(report.verdict(limit_gbytes_s=1.0))
+        assert BenchReport.from_dict(report.to_dict()).collective == report.collective
 
 
 # --- as a value -----------------------------------------------------------------------------------
@@ -348,6 +376,13 @@ def test_even_pairs_alarm_nobody():
         evolve(pair, gbytes_s=1.0 - 0.02 * ((i * 7) % 11)) for i, pair in enumerate(pairs_of(5))
     )
     assert codes(report_of([1.0], pairs=uneven).verdict()) == []
+
+
+def test_ranks_on_one_host_have_no_network_to_be_slow():
+    pairs = tuple(
+        evolve(pair, source_host="vm", target_host="vm") for pair in pairs_of(4, slow=(2,))
+    )
+    assert codes(report_of([1.0], pairs=pairs).verdict()) == []
 
 
 def test_two_ranks_cannot_tell_which_is_slow():
