@@ -86,7 +86,7 @@ def pack(
         raise SpecError([Problem(path="workdir", message=f"{root} {what}")])
     scan = _Scan(root, leave_out)
     entries = sorted(scan.entries(), key=lambda entry: os.fsencode(entry.path))
-    _refuse_unreadable(scan.unreadable)
+    _refuse_unreadable(sorted(scan.unreadable))
     _refuse_large(entries, limit_bytes)
     sink = _Hashing(out)
     stream = cast("IO[bytes]", sink)  # a tar stream only writes

@@ -277,11 +277,13 @@ def _end_all(find: Callable[[], Iterable[int]]) -> list[int]:
 
 def _remove_tree(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():  # folders that their owner may not enter
-        for path, _, _ in os.walk(folder):
-            with contextlib.suppress(OSError):
-                os.chmod(path, 0o700)  # noqa: PTH101  # the path os.walk gives
-        for path, _, _ in os.walk(folder):
-            with contextlib.suppress(OSError):
-                os.chmod(path, 0o700)  # noqa: PTH101  # those that the first pass opened
-        shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        return
+    todo = [str(folder)]  # folders that their owner may not enter
+    while todo:
+        path = todo.pop()
+        with contextlib.suppress(OSError):
+            os.chmod(path, 0o700)  # noqa: PTH101  # beside scandir
+            with os.scandir(path) as found:
+                todo += [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+    shutil.rmtree(folder, ignore_errors=True)
