@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from gpufabric.backends.base import Backend
 from gpufabric.config import Settings
-from gpufabric.errors import JobFailedError, JobTimeoutError, SpecError
+from gpufabric.errors import JobFailedError, JobTimeoutError, ParseError, SpecError
 from gpufabric.job import Attempt, JobRef, JobState, JobStatus, LogLine
 from gpufabric.plan import LaunchPlan, LaunchPolicy, Offer
 
@@ -194,12 +194,22 @@ class JobHandle:
     def bench(self, *, timeout: float | None = None) -> "BenchReport":
         """Waits for a benchmark job and reads its table from rank 0's output.
 
+        A benchmark that found wrong data fails as a job, and its whole table is the result: it is
+        returned, with `is_correct` False.
+
         Raises `JobFailedError`, `JobTimeoutError`, and `ParseError` where there is no table.
         """
         from gpufabric.bench import BenchReport
 
-        status = self.wait(timeout=timeout).raise_for_state()
+        status = self.wait(timeout=timeout)
         if status.state is JobState.GONE:
             raise JobTimeoutError(f"{self.ref} is gone, and its output with it", ref=self.ref)
         lines = (line.text for line in self.logs(node_rank=0) if line.stream == "stdout")
-        return BenchReport.from_text(lines)
+        try:
+            report = BenchReport.from_text(lines)
+        except ParseError:
+            status.raise_for_state()
+            raise
+        if not (report.complete and report.is_correct is False):
+            status.raise_for_state()
+        return report
