@@ -97,7 +97,8 @@ def _sold(row: InstanceTypeRow, cloud: CloudCatalog, *, spot: bool) -> tuple[Sol
 
 
 def _each_sold(row: InstanceTypeRow, cloud: CloudCatalog, *, spot: bool) -> Iterator[Sold]:
-    markets = ("spot",) if spot else ("negotiated", *(row.markets or ("on_demand",)))
+    firm = (market for market in row.markets or ("on_demand",) if market != "spot")
+    markets = ("spot",) if spot else ("negotiated", *firm)
     for platform in cloud.platforms_of(row):
         prices = _sure_prices(cloud.prices(row.name), platform.name)
         for region in cloud.regions_of(row) or (None,):

@@ -450,6 +450,13 @@ def test_spot_has_its_own_price(lab):
     assert (offer.usd_hour, offer.spot) == (20.0, True)
 
 
+def test_a_spot_price_is_not_the_price_of_capacity_that_stays(lab):
+    sold = node("a", more='markets = ["spot", "reserved"]\n')
+    catalog = lab(sold, price("a", 20.0, 'market = "spot"\n'))
+    assert only(ask(catalog, accelerators="H100:8")).usd_hour is None
+    assert only(ask(catalog, accelerators="H100:8", use_spot=True)).usd_hour == 20.0
+
+
 def test_a_type_that_is_not_sold_as_spot_is_refused(lab):
     catalog = lab(node("a", more='markets = ["capacity_block"]\n'))
     assert "not sold as spot" in why(ask(catalog, accelerators="H100:8", use_spot=True))
