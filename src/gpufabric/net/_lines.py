@@ -23,6 +23,10 @@ _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\
 # "[36m" without its ESC: some collectors drop control bytes and leave the rest.
 _BARE_ANSI = re.compile(r"\[(?:[0-9]{1,3}(?:;[0-9]{1,3})*)?m")
 
+_LONG: Final = 1_000
+# Python refuses to convert thousands of digits; no number of a log has so many.
+_ENDLESS_NUMBER = re.compile(r"[0-9]{1000,}")
+
 _DATE: Final = r"\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?"
 _STAMP: Final = _DATE + r"(?:Z|[ ]?[+-]\d\d:?\d\d|[ ]UTC)?"
 _WEEKDAY: Final = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
@@ -132,6 +136,8 @@ def strip_marks(raw: str) -> str:
         text = text.replace("\x00", "").replace("\ufeff", "")
     if "m" in text and "[" in text:
         text = _BARE_ANSI.sub("", text)
+    if len(text) > _LONG:
+        text = _ENDLESS_NUMBER.sub("#", text)
     return text
 
 

@@ -303,6 +303,23 @@ def test_a_stream_whose_decoder_fails_is_told_and_not_raised() -> None:
     assert "decoder failed" in report.notes[0]
 
 
+def test_a_number_of_thousands_of_digits_harms_no_format() -> None:
+    digits = "9" * 6_000
+    lines = [
+        f"#  Rank {digits} on h device {digits} [0x1] X",
+        f"GPU0\tGPU{digits}\tNIC0",
+        f"GPU0\t X \tNV{digits}\tPIX",
+        f"[rank0]: last enqueued NCCL work: {digits}, last completed NCCL work: {digits}.",
+        f"q:1:2 [0] NCCL INFO comm 0x1 rank {digits} nRanks {digits} nNodes {digits} localRanks 1 localRank 0",
+        f"q:1:2 [0] NCCL INFO comm 0x1 rank {digits} nranks {digits} cudaDev 0 busId 1 - Init COMPLETE",
+        f"q:1:2 [0] a.cc:1 NCCL WARN Call to ibv_modify_qp failed with {digits} Connection timed out",
+        f"mlx5_0 port {digits} ==> eth0 (Up)",
+        f"     port_xmit_wait: {digits}",
+        f"{digits} {digits} float sum -1 1.0 1.0 1.0 0 1.0 1.0 1.0 0",
+    ]
+    json.dumps(net.read("\n".join(lines) + "\n").to_dict(), allow_nan=False)
+
+
 class Pipe(io.RawIOBase):
     """Bytes that can be read once and not sought in."""
 
