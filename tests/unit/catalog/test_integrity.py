@@ -224,6 +224,10 @@ class TestLambda(CatalogIntegrity):
     cloud = "lambda"
 
 
+class TestNebius(CatalogIntegrity):
+    cloud = "nebius"
+
+
 def test_every_file_has_its_class():
     checked = {cls.cloud for cls in CatalogIntegrity.__subclasses__()}
     assert {path.stem for path in DATA.glob("*.toml")} - {"nccl"} == checked
