@@ -171,7 +171,7 @@ def test_time_runs_out_for_the_whole_gang(local, launch):
 
 def test_time_includes_restarts(local, launch):
     run = "[ $GPUFABRIC_ATTEMPT -lt 1 ] && exit 1; sleep 100"
-    _, status = to_end(local, launch(run=run, max_restarts=9, timeout_s=1))
+    _, status = to_end(local, launch(run=run, max_restarts=9, timeout_s=0.4))
     assert status.state is JobState.TIMED_OUT
     assert status.attempt == 1
 
