@@ -4,9 +4,10 @@
 carries `schema` and leaves out what has its default.
 """
 
+import base64
 import datetime as dt
 import difflib
-import operator
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import attrs
 
 from gpufabric._frozen import FrozenDict, freeze, thaw
-from gpufabric.errors import Problem, SpecError
+from gpufabric.errors import Problem, SpecError, shown
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -46,7 +47,7 @@ def enum_of(cls: type[E_], value: object) -> E_:
             pass
     known = [member.value for member in cls]
     hint = near(value, known) if isinstance(value, str) else ""
-    raise SpecError(f"{value!r} is none of {', '.join(known)}{hint}")
+    raise SpecError(f"{shown(value)} is none of {', '.join(known)}{hint}")
 
 
 def schema_of(cls: type) -> str:
@@ -98,22 +99,27 @@ def plain(value: object) -> object:  # noqa: PLR0911  # one return a kind of val
     if isinstance(value, dt.date | dt.datetime):
         return value.isoformat()
     if isinstance(value, bytes):
-        return value.decode("latin-1")
+        return base64.b64encode(value).decode("ascii")
     return value
 
 
 def from_dict(cls: type[T], data: object) -> T:
     """Builds a `cls` from plain data. Raises `SpecError` listing every fault with its path."""
     if not isinstance(data, Mapping):
-        raise SpecError(f"expected a mapping of {cls.__name__}'s fields, found {_kind(data)}")
+        kind = "nothing" if data is None else type(data).__name__  # its text may hold secrets
+        raise SpecError(f"expected a mapping of {cls.__name__}'s fields, found {kind}")
     body = dict(cast("Mapping[str, object]", data))
     schema = body.pop("schema", None)
     if schema is not None and schema != schema_of(cls):
-        raise SpecError([Problem(path="schema", message=f"{schema!r} is not {schema_of(cls)!r}")])
+        raise SpecError(
+            [Problem(path="schema", message=f"{shown(schema)} is not {schema_of(cls)!r}")]
+        )
     try:
         return structure(cls, body)
     except SpecError as exc:
         raise SpecError(exc.problems, what=cls.__name__) from exc
+    except RecursionError as exc:
+        raise SpecError("nested too deep", what=cls.__name__) from exc
 
 
 def structure(cls: type[T], data: Mapping[str, object]) -> T:
@@ -124,8 +130,7 @@ def structure(cls: type[T], data: Mapping[str, object]) -> T:
 def _kind(value: object) -> str:
     if value is None:
         return "nothing"
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    return f"{type(value).__name__} {shown(value)}"
 
 
 def _under(path: str, exc: Exception) -> Iterable[Problem]:
@@ -139,20 +144,28 @@ def _converter() -> "Converter":
     from cattrs import Converter
 
     converter = Converter()
-    # By identity: a hook registered for a class would take its subclasses too, enums for one.
+    # cattrs finds these by subclass: enums of text come to that of str, times to that of dates.
     for kind in (str, int, float, bool):
-        converter.register_structure_hook_func(partial(operator.is_, kind), _strict(kind))
-    converter.register_structure_hook_func(partial(operator.is_, dt.date), _date)
-    converter.register_structure_hook_func(partial(operator.is_, dt.datetime), _datetime)
-    converter.register_structure_hook_func(lambda t: t is object, lambda value, _: freeze(value))
-    converter.register_structure_hook_factory(_is_enum, _enum_hook)
-    converter.register_structure_hook_factory(
-        _is_frozen_dict, lambda t: _mapping_hook(converter, t)
-    )
-    converter.register_structure_hook_factory(_is_tuple, lambda t: _tuple_hook(converter, t))
-    converter.register_structure_hook_factory(_is_union, lambda t: _union_hook(converter, t))
-    converter.register_structure_hook_factory(attrs.has, lambda t: _class_hook(converter, t))
+        converter.register_structure_hook(kind, _strict(kind))
+    converter.register_structure_hook(bytes, _bytes)
+    converter.register_structure_hook(dt.date, _date)
+    converter.register_structure_hook_func(_is_object, _frozen_object)
+    for admits, make in (
+        (_is_frozen_dict, _mapping_hook),
+        (_is_tuple, _tuple_hook),
+        (_is_union, _union_hook),
+        (attrs.has, _class_hook),
+    ):
+        converter.register_structure_hook_factory(admits, partial(make, converter))
     return converter
+
+
+def _is_object(kind: object) -> bool:
+    return kind is object
+
+
+def _frozen_object(value: object, _: object) -> object:
+    return freeze(value)
 
 
 def _class_hook(converter: "Converter", cls: type) -> Callable[[object, object], object]:
@@ -181,7 +194,7 @@ def _class_hook(converter: "Converter", cls: type) -> Callable[[object, object],
                     if attribute.converter is not None
                     else converter.structure(item, cast("type[object]", attribute.type))
                 )
-            except (ValueError, TypeError) as exc:
+            except (ValueError, TypeError, OverflowError) as exc:
                 problems.extend(_under(attribute.name, exc))
         problems.extend(
             Problem(path=name, message="needed, but missing")
@@ -198,44 +211,51 @@ def _class_hook(converter: "Converter", cls: type) -> Callable[[object, object],
 def _strict(kind: type) -> Callable[[object, object], object]:
     names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
-    def structure(value: object, _: object) -> object:
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
-            return str(value) if kind is str else value
+    def structure(value: object, target: object) -> object:
+        if isinstance(target, type) and issubclass(target, StrEnum):
+            return enum_of(target, value)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if kind is float and (whole or isinstance(value, float)):
+            return _finite(cast("float", value))
+        if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return cast("Callable[[object], object]", kind)(value)  # no subclass stays
         raise SpecError(f"expected {names[kind]}, found {_kind(value)}")
 
     return structure
 
 
-def _datetime(value: object, _: object) -> dt.datetime:
-    if isinstance(value, dt.datetime):
+def _finite(value: float) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise SpecError(f"expected a finite number, found {_kind(value)}")
+    return number
+
+
+def _bytes(value: object, _: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str) and value.isascii():
+        try:
+            return base64.b64decode(value, validate=True)
+        except ValueError:
+            pass
+    raise SpecError(f"expected bytes as base64, found {_kind(value)}")
+
+
+def _date(value: object, target: object) -> dt.date:
+    kind = dt.datetime if target is dt.datetime else dt.date
+    if type(value) is kind:
         return value
     if isinstance(value, str):
         try:
-            return dt.datetime.fromisoformat(value)
+            return kind.fromisoformat(value)
         except ValueError:
             pass
-    raise SpecError(f"expected a time such as 2026-11-30T12:00:00+00:00, found {_kind(value)}")
-
-
-def _date(value: object, _: object) -> dt.date:
-    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
-        return value
-    if isinstance(value, str):
-        try:
-            return dt.date.fromisoformat(value)
-        except ValueError:
-            pass
-    raise SpecError(f"expected a date such as 2026-11-30, found {_kind(value)}")
-
-
-def _is_enum(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, StrEnum)
-
-
-def _enum_hook(kind: type[StrEnum]) -> Callable[[object, object], StrEnum]:
-    return lambda value, _: enum_of(kind, value)
+    example = "2026-11-30T12:00:00+00:00" if kind is dt.datetime else "2026-11-30"
+    raise SpecError(f"expected a {kind.__name__} such as {example}, found {_kind(value)}")
 
 
 def _is_frozen_dict(kind: object) -> bool:
@@ -256,7 +276,7 @@ def _mapping_hook(converter: "Converter", kind: type) -> Callable[[object, objec
                 continue
             try:
                 found[key] = converter.structure(item, item_type)
-            except (ValueError, TypeError) as exc:
+            except (ValueError, TypeError, OverflowError) as exc:
                 problems.extend(_under(key, exc))
         if problems:
             raise SpecError(problems)
@@ -274,7 +294,7 @@ def _tuple_hook(converter: "Converter", kind: type) -> Callable[[object, object]
 
     def structure(value: object, _: object) -> object:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
-            raise SpecError(f"expected a list, found {_kind(value)}")
+            raise SpecError(f"expected a list, found {_kind(value)}")  # pyright: ignore[reportUnknownArgumentType]  # narrowed to what is no list
         items = cast("Sequence[object]", value)
         many = len(args) == 2 and args[1] is Ellipsis
         if not many and len(items) != len(args):
@@ -285,7 +305,7 @@ def _tuple_hook(converter: "Converter", kind: type) -> Callable[[object, object]
         for i, (item, item_type) in enumerate(zip(items, kinds, strict=True)):
             try:
                 found.append(converter.structure(item, item_type))
-            except (ValueError, TypeError) as exc:
+            except (ValueError, TypeError, OverflowError) as exc:
                 problems.extend(_under(f"[{i}]", exc))
         if problems:
             raise SpecError(problems)
@@ -309,7 +329,7 @@ def _union_hook(converter: "Converter", kind: object) -> Callable[[object, objec
         for member in members:
             try:
                 return converter.structure(value, member)
-            except (ValueError, TypeError) as exc:
+            except (ValueError, TypeError, OverflowError) as exc:
                 first = first or exc
         if first is None:
             raise SpecError(f"expected nothing, found {_kind(value)}")

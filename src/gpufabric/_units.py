@@ -1,15 +1,17 @@
 """Quantities as users write them: "8+", "64+", "256GB"."""
 
 import re
+from decimal import Decimal
 
 from attrs import frozen
 
-from gpufabric.errors import SpecError
+from gpufabric.errors import SpecError, shown
 
-__all__ = ["AtLeast", "parse_amount", "parse_gib"]
+__all__ = ["AtLeast", "decimal", "parse_amount", "parse_gib"]
 
-_NUMBER = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*(\+?)\s*$")
+_NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*(\+?)\s*$")
 _GIB = 2**30
+_MOST = 1e18  # more is a slip
 _BYTES = {
     "": _GIB,
     **{f"{p}{s}": 1000**n for n, p in enumerate(("k", "m", "g", "t", "p"), 1) for s in ("b",)},
@@ -32,33 +34,38 @@ class AtLeast:
 
     def __plain__(self) -> object:
         if self.at_least:
-            return repr(self.amount).removesuffix(".0") + "+"
+            return str(self)
         return int(self.amount) if self.amount.is_integer() else self.amount
 
     def __str__(self) -> str:
-        return f"{self.amount:g}{'+' if self.at_least else ''}"
+        return decimal(self.amount) + ("+" if self.at_least else "")
+
+
+def decimal(number: float) -> str:
+    """Gives `number` in full and without an exponent, as the readers of this module take it."""
+    return format(Decimal(repr(number)).normalize(), "f")
 
 
 def _parse(value: object, units: dict[str, int], base: int, what: str) -> AtLeast:
     if isinstance(value, AtLeast):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise SpecError(f"{value!r} is not {what}")
+        raise SpecError(f"{shown(value)} is not {what}")
     if isinstance(value, int | float):
-        if not 0 < value < float("inf"):
-            raise SpecError(f"{value!r} is not {what}: it must be a number above 0")
+        if not 0 < value <= _MOST:
+            raise SpecError(f"{shown(value)} is not {what}: it must be a number above 0")
         return AtLeast(amount=float(value))
     match = _NUMBER.match(value)
     if match is None:
-        raise SpecError(f"{value!r} is not {what}")
+        raise SpecError(f"{shown(value)} is not {what}")
     number, unit, plus = match.groups()
     factor = units.get(unit.lower())
     if factor is None:
         known = ", ".join(sorted(u for u in units if u))
-        raise SpecError(f"{value!r}: unknown unit {unit!r}; known: {known or 'none'}")
+        raise SpecError(f"{shown(value)}: unknown unit {shown(unit)}; known: {known or 'none'}")
     amount = float(number) * factor / base
-    if amount <= 0:
-        raise SpecError(f"{value!r} is not {what}: it must be above 0")
+    if not 0 < amount <= _MOST:
+        raise SpecError(f"{shown(value)} is not {what}: it must be a number above 0")
     return AtLeast(amount=amount, at_least=bool(plus))
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "Remedy",
     "SpecError",
     "TransientError",
+    "shown",
 ]
 
 
@@ -53,6 +54,15 @@ class Problem:
     def __str__(self) -> str:
         where = f"line {self.line}: " if self.line is not None else ""
         return f"{where}{self.path}: {self.message}" if self.path else f"{where}{self.message}"
+
+
+def shown(value: object) -> str:
+    """Gives `value` for an error's text: short, and whatever it is."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deep; a number of too many digits
+        return "that cannot be shown"
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _joined(path: str, name: str) -> str:

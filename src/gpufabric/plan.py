@@ -349,7 +349,9 @@ class LaunchPlan:
         )
 
     def __str__(self) -> str:
-        return "\n".join(_plan_lines(self))
+        from gpufabric._display import one_line
+
+        return "\n".join(one_line(line, 10_000) for line in _plan_lines(self))
 
     def _repr_html_(self) -> str:
         from html import escape

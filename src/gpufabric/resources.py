@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from gpufabric._frozen import FrozenDict, evolve, field, freeze, frozen
-from gpufabric._units import AtLeast, parse_amount, parse_gib
-from gpufabric.errors import Problem, SpecError
+from gpufabric._units import AtLeast, decimal, parse_amount, parse_gib
+from gpufabric.errors import Problem, SpecError, shown
 from gpufabric.net.interconnect import Place
 from gpufabric.net.tier import NetworkTier
 
 __all__ = ["Accelerator", "Resources"]
 
-_MEMORY = re.compile(r"^(\d+(?:\.\d+)?)\s*GI?B(\+?)$", re.IGNORECASE)
+_MEMORY = re.compile(r"^([0-9]{1,12}(?:\.[0-9]+)?)\s*GI?B(\+?)$", re.IGNORECASE)
 _MODEL = re.compile(r"^[A-Za-z][A-Za-z0-9 ._-]*$")
 _MAX_COUNT = 1024
+_MOST = 1e18  # more is a slip
 
 
 @frozen(kw_only=True)
@@ -35,7 +36,11 @@ class Accelerator:
             raise SpecError("an accelerator is a model or a memory size")
         if not 1 <= self.count <= _MAX_COUNT:
             raise SpecError(
-                [Problem(path="count", message=f"{self.count} is not within 1 to {_MAX_COUNT}")]
+                [
+                    Problem(
+                        path="count", message=f"{shown(self.count)} is not within 1 to {_MAX_COUNT}"
+                    )
+                ]
             )
 
     @classmethod
@@ -43,11 +48,13 @@ class Accelerator:
         """Reads `H100`, `H100:8`, `80GB+:8`, `nvidia:80GB:4`. Raises `SpecError`."""
         parts = [part.strip() for part in text.split(":")]
         if "," in text:
-            raise SpecError(f'{text!r} has a comma: write alternatives as a list ["H100", "A100"]')
+            raise SpecError(
+                f'{shown(text)} has a comma: write alternatives as a list ["H100", "A100"]'
+            )
         vendor = parts.pop(0).lower() if len(parts) > 1 and _MEMORY.match(parts[1]) else None
         name, *rest = parts
         if not name or len(rest) > 1:
-            raise SpecError(f'{text!r} is not an accelerator: write "H100:8" or "80GB+:8"')
+            raise SpecError(f'{shown(text)} is not an accelerator: write "H100:8" or "80GB+:8"')
         count = _count(text, rest[0]) if rest else 1
         memory = _MEMORY.match(name)
         if memory:
@@ -58,14 +65,14 @@ class Accelerator:
                 vendor=vendor,
             )
         if not _MODEL.match(name):
-            raise SpecError(f'{text!r} is not an accelerator: write "H100:8" or "80GB+:8"')
+            raise SpecError(f'{shown(text)} is not an accelerator: write "H100:8" or "80GB+:8"')
         return cls(model=name, count=count)
 
     @classmethod
     def __parse__(cls, value: object) -> "Accelerator":
         if isinstance(value, str):
             return cls.parse(value)
-        raise SpecError(f'{value!r} is not an accelerator: write "H100:8"')
+        raise SpecError(f'{shown(value)} is not an accelerator: write "H100:8"')
 
     def __plain__(self) -> str:
         return str(self)
@@ -76,16 +83,16 @@ class Accelerator:
         if self.model is not None:
             return self.model
         vendor = f"{self.vendor}:" if self.vendor else ""
-        return f"{vendor}{self.memory_gb:g}GB{'+' if self.memory_at_least else ''}"
+        return f"{vendor}{decimal(self.memory_gb or 0.0)}GB{'+' if self.memory_at_least else ''}"
 
     def __str__(self) -> str:
         return f"{self.name}:{self.count}"
 
 
 def _count(text: str, written: str) -> int:
-    if not written.isdecimal():
+    if not (written.isascii() and written.isdecimal() and len(written) < 10):
         raise SpecError(
-            f"{text!r}: {written!r} is not a whole number of accelerators"
+            f"{shown(text)}: {shown(written)} is not a whole number of accelerators"
             " (a part of one has no network of its own)"
         )
     return int(written)
@@ -105,28 +112,34 @@ def _accelerators(value: object) -> tuple[Accelerator, ...]:
             try:
                 found.append(_from_pair(name, count))
             except SpecError as exc:
-                problems.extend(exc.under(str(name)))
+                problems.extend(exc.under(name if isinstance(name, str) else shown(name)))
     elif isinstance(value, Sequence):
         for i, item in enumerate(cast("Sequence[object]", value)):
             try:
-                found.extend(_accelerators(item))
+                found.extend(_alternative(item))
             except SpecError as exc:
                 problems.extend(exc.under(f"[{i}]"))
     else:
-        raise SpecError(f'{value!r} is not an accelerator: write "H100:8"')
+        raise SpecError(f'{shown(value)} is not an accelerator: write "H100:8"')
     if problems:
         raise SpecError(problems)
     return tuple(found)
 
 
+def _alternative(item: object) -> tuple[Accelerator, ...]:
+    if isinstance(item, list | tuple):
+        raise SpecError("a list of alternatives does not nest")
+    return _accelerators(item)
+
+
 def _from_pair(name: object, count: object) -> Accelerator:
     if not isinstance(name, str):
-        raise SpecError(f"{name!r} is not the name of an accelerator")
+        raise SpecError(f"{shown(name)} is not the name of an accelerator")
     parsed = Accelerator.parse(name)
     if count is None:
         return parsed
     if isinstance(count, bool) or not isinstance(count, int):
-        raise SpecError(f"{count!r} is not a whole number of accelerators")
+        raise SpecError(f"{shown(count)} is not a whole number of accelerators")
     return evolve(parsed, count=count)
 
 
@@ -148,9 +161,9 @@ def _positive(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"{value!r} is not a number")
-    if not 0 < value < float("inf"):
-        raise SpecError(f"{value!r} must be a number above 0")
+        raise SpecError(f"{shown(value)} is not a number")
+    if not 0 < value <= _MOST:
+        raise SpecError(f"{shown(value)} must be a number above 0")
     return float(value)
 
 
@@ -158,7 +171,7 @@ def _text(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value.strip():
-        raise SpecError(f"{value!r} is not text")
+        raise SpecError(f"{shown(value)} is not text")
     return value.strip()
 
 
@@ -189,7 +202,7 @@ def _place(item: object) -> Place:
         from gpufabric._convert import from_dict
 
         return from_dict(Place, cast("Mapping[str, object]", item))
-    raise SpecError(f"{item!r} is not a place: write backend/region")
+    raise SpecError(f"{shown(item)} is not a place: write backend/region")
 
 
 def _any_of(value: object) -> tuple[FrozenDict[str, object], ...]:
@@ -206,7 +219,7 @@ def _any_of(value: object) -> tuple[FrozenDict[str, object], ...]:
         elif isinstance(item, Mapping):
             data = cast("Mapping[str, object]", item)
         else:
-            raise SpecError([Problem(path=f"[{i}]", message=f"{item!r} is not a mapping")])
+            raise SpecError([Problem(path=f"[{i}]", message=f"{shown(item)} is not a mapping")])
         body = {key: data[key] for key in data if key != "schema"}
         if "any_of" in body:
             raise SpecError([Problem(path=f"[{i}].any_of", message="alternatives do not nest")])
@@ -248,7 +261,9 @@ class Resources:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(cast("object", self.use_spot), bool):
-            raise SpecError([Problem(path="use_spot", message=f"{self.use_spot!r} is not a bool")])
+            raise SpecError(
+                [Problem(path="use_spot", message=f"{shown(self.use_spot)} is not a bool")]
+            )
         if self.any_of:
             self._overlaid()
 

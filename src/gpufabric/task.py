@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from gpufabric._frozen import FrozenDict, field, frozen
-from gpufabric.errors import MissingExtraError, Problem, SpecError
+from gpufabric.errors import MissingExtraError, Problem, SpecError, shown
 from gpufabric.resources import Resources
 
 __all__ = ["PythonCall", "Secret", "Task", "safe_name"]
 
-_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME_WIDTH = 40
 _MAX_NODES = 100_000
 
@@ -106,7 +106,7 @@ def _run(value: object) -> str | tuple[str, ...] | PythonCall:
         if wrong:
             raise SpecError([Problem(path=path, message="an argument is text") for path in wrong])
         return tuple(_no_nul(cast("str", item)) for item in items)
-    raise SpecError(f"{value!r} is not shell text, an argument list or a function")
+    raise SpecError(f"{shown(value)} is not shell text, an argument list or a function")
 
 
 def _call_from_dict(value: Mapping[str, object]) -> PythonCall:
@@ -128,21 +128,29 @@ def _no_nul(text: str) -> str:
     return text
 
 
+def _setup(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise SpecError(f"expected shell text, found {type(value).__name__}")
+    return _no_nul(value)
+
+
 def _name(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise SpecError(f"{value!r} is not a name")
+        raise SpecError(f"{shown(value)} is not a name")
     return value
 
 
 def _nodes(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_NODES:
-        raise SpecError(f"{value!r} is not a number of nodes from 1 to {_MAX_NODES}")
+        raise SpecError(f"{shown(value)} is not a number of nodes from 1 to {_MAX_NODES}")
     return value
 
 
 def _restarts(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise SpecError(f"{value!r} is not a number of restarts, 0 or more")
+        raise SpecError(f"{shown(value)} is not a number of restarts, 0 or more")
     return value
 
 
@@ -150,7 +158,7 @@ def _seconds(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise SpecError(f"{value!r} is not a number of seconds above 0")
+        raise SpecError(f"{shown(value)} is not a number of seconds above 0")
     return float(value)
 
 
@@ -166,13 +174,14 @@ def _variables(value: object) -> FrozenDict[str, str]:
     for name, item in _pairs(value, what="environment variables"):
         fault = _variable_fault(name)
         if fault is None and isinstance(item, bool):
-            fault = f"{item!r} is ambiguous as text: write it in quotes"
+            fault = f"{shown(item)} is ambiguous as text: write it in quotes"
         if fault is None and not isinstance(item, str | int | float):
             fault = f"a value is text or a number, found {type(item).__name__}"
-        if fault is None and "\0" in str(item):
-            fault = "a value holds no NUL byte"
+        text = "" if fault is not None else _variable_text(item)
+        if fault is None and (text is None or "\0" in text):
+            fault = "a value holds no NUL byte" if text else "a number of too many digits"
         if fault is None:
-            found[name] = str(item)
+            found[name] = text or ""
         else:
             problems.append(Problem(path=str(name), message=fault))
     if problems:
@@ -180,8 +189,15 @@ def _variables(value: object) -> FrozenDict[str, str]:
     return FrozenDict(found)
 
 
+def _variable_text(item: object) -> str | None:
+    try:
+        return str(item)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return None
+
+
 def _variable_fault(name: object) -> str | None:
-    if not isinstance(name, str) or not _VARIABLE.match(name):
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
         return "not the name of a variable: letters, digits and _, no digit first"
     if name.startswith("GPUFABRIC_"):
         return "names that start with GPUFABRIC_ are set by the library"
@@ -190,6 +206,10 @@ def _variable_fault(name: object) -> str | None:
 
 def _secrets(value: object) -> FrozenDict[str, Secret]:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        names = cast("Sequence[object]", value)
+        wrong = [f"[{i}]" for i, name in enumerate(names) if not isinstance(name, str)]
+        if wrong:
+            raise SpecError([Problem(path=path, message="a name is text") for path in wrong])
         value = dict.fromkeys(cast("Sequence[str]", value))
     found: dict[str, Secret] = {}
     problems: list[Problem] = []
@@ -213,12 +233,16 @@ def _files(value: object) -> FrozenDict[str, str]:
     for name, item in _pairs(value, what="path to text"):
         path = str(name)
         parts = path.split("/")
-        if not path or path.startswith("/") or ".." in parts or "" in parts or "\0" in path:
+        if not {"", ".", ".."}.isdisjoint(parts) or "\0" in path:
             problems.append(Problem(path=path, message="not a path below the work folder"))
         elif not isinstance(item, str):
             problems.append(Problem(path=path, message="the content of a file is text"))
         else:
             found[path] = item
+    for path in found:
+        above = next((other for other in found if path.startswith(f"{other}/")), None)
+        if above is not None:
+            problems.append(Problem(path=path, message=f"{above} is a file, not a folder"))
     if problems:
         raise SpecError(problems)
     return FrozenDict(found)
@@ -229,7 +253,7 @@ def _ports(value: object) -> tuple[int, ...]:
         cast("Sequence[object]", value) if isinstance(value, list | tuple) else (value,)
     )
     wrong = [
-        Problem(path=f"[{i}]", message=f"{port!r} is not a port from 1 to 65535")
+        Problem(path=f"[{i}]", message=f"{shown(port)} is not a port from 1 to 65535")
         for i, port in enumerate(items)
         if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535
     ]
@@ -246,7 +270,9 @@ def _workdir(value: object) -> str | None:
     if isinstance(value, os.PathLike):
         value = os.fspath(cast("os.PathLike[str]", value))
     if not isinstance(value, str) or not value:
-        raise SpecError(f"{value!r} is not a folder")
+        raise SpecError(f"{shown(value)} is not a folder")
+    if "\0" in value:
+        raise SpecError("a path holds no NUL byte")
     return value
 
 
@@ -257,7 +283,9 @@ def _volumes(value: object) -> FrozenDict[str, str]:
         if not str(path).startswith("/"):
             problems.append(Problem(path=str(path), message="a mount path starts with /"))
         elif not isinstance(name, str) or not name:
-            problems.append(Problem(path=str(path), message=f"{name!r} is not a volume's name"))
+            problems.append(
+                Problem(path=str(path), message=f"{shown(name)} is not a volume's name")
+            )
         else:
             found[str(path)] = name
     if problems:
@@ -274,7 +302,7 @@ def _resources(value: object) -> Resources:
         from gpufabric._convert import structure
 
         return structure(Resources, cast("Mapping[str, object]", value))
-    raise SpecError(f"{value!r} is not Resources")
+    raise SpecError(f"{shown(value)} is not Resources")
 
 
 @frozen(kw_only=True)
@@ -299,7 +327,7 @@ class Task:
 
     run: str | tuple[str, ...] | PythonCall = field(converter=_run)
     name: str = field(default="task", converter=_name)
-    setup: str | None = None
+    setup: str | None = field(default=None, converter=_setup)
     workdir: str | None = field(default=None, converter=_workdir)
     files: FrozenDict[str, str] = field(factory=FrozenDict[str, str], converter=_files)
     num_nodes: int = field(default=1, converter=_nodes)
@@ -317,8 +345,6 @@ class Task:
             raise SpecError(
                 [Problem(path=f"secrets.{name}", message="is in envs too") for name in both]
             )
-        if self.setup is not None and not isinstance(cast("object", self.setup), str):
-            raise SpecError([Problem(path="setup", message="is shell text")])
 
     @property
     def safe_name(self) -> str:

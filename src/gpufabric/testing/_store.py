@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -117,7 +117,7 @@ class MemoryStore:
         self._lock = threading.RLock()
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[State]:
+    def open(self) -> Generator[State, None, None]:
         """Gives the state; no one else has it meanwhile."""
         with self._lock:
             yield self._state
@@ -142,7 +142,7 @@ class FolderStore:
         return self.folder / "cloud.json"
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Generator[None, None, None]:
         import fcntl
 
         with self._lock:
@@ -154,7 +154,7 @@ class FolderStore:
                 os.close(handle)
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[State]:
+    def open(self) -> Generator[State, None, None]:
         """Gives the state; no one else has it meanwhile. What was changed is kept at the end."""
         import json
 
