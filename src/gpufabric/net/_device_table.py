@@ -139,6 +139,9 @@ class DeviceTable:
                 self.detail("counters_at", owner, "lineno", self.lineno)
             counters = self._counters.setdefault(owner, {})
             self._n_counters += name not in counters
+            before = counters.get(name)
+            if before is not None and value > before:  # a second dump of the same device
+                self.detail("counters_rise", owner, name, value - before)
             counters[name] = value
         else:
             self.left_out += 1

@@ -149,3 +149,32 @@ def test_an_instance_type_that_nobody_sells_is_refused_with_a_near_miss():
 def test_any_text_can_be_diagnosed(text: str):
     diagnosis = diagnose(read(text))
     assert diagnosis.health in set(Health)
+
+
+def _counters(lost: int) -> str:
+    path = "/sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence"
+    return f"{path}:{lost}\n"
+
+
+def test_counters_that_rise_are_worse_than_counters_that_are_high():
+    high = {f.code: f.severity for f in diagnose(read(_counters(5000))).findings}
+    rising = {f.code: f.severity for f in diagnose(read(_counters(3) + _counters(9))).findings}
+    assert high["roce_packet_loss"] is Severity.WARNING
+    assert rising["roce_packet_loss"] is Severity.ERROR
+    assert "roce_packet_loss" not in diagnose(read(_counters(9) + _counters(9))).codes
+
+
+def test_a_limit_that_did_no_harm_is_a_note():
+    limits = "max locked memory           (kbytes, -l) 64\n"
+    works = _log("Using network IB", "Channel 00/0 : 7[7] -> 8[0] [receive] via NET/IB/0/GDRDMA")
+    alone = {f.code: f.severity for f in diagnose(read(limits)).findings}
+    beside = diagnose(read(limits + works))
+    assert alone["memlock"] is Severity.ERROR
+    assert beside.health is Health.HEALTHY
+    assert {f.code: f.severity for f in beside.findings}["memlock"] is Severity.NOTE
+
+
+def test_the_line_of_a_variable_is_the_evidence_of_its_finding():
+    text = _log("Using network Socket", "NCCL_IB_DISABLE set by environment to 1.")
+    finding = next(f for f in diagnose(read(text)).findings if f.code == "ib_disabled_by_env")
+    assert [evidence.lineno for evidence in finding.evidence] == [2]

@@ -197,6 +197,12 @@ class Case:
         return self.promise is not None and self.promise.tcp_only
 
     @functools.cached_property
+    def shown_to_work(self) -> bool:
+        """Whether traffic is seen to pass and nothing has failed: settings then did no harm."""
+        passes = bool(self.log.connections) or any(t.avg_bus_bandwidth for t in self.tables)
+        return passes and not self.root_errors
+
+    @functools.cached_property
     def goes_by_nvlink(self) -> bool:
         """Whether NVLink between nodes carries the traffic."""
         return any(c.transport.startswith("P2P/MNNVL") for c in self.log.connections)

@@ -143,12 +143,12 @@ def _acs(case: Case) -> Iterable[Match]:
     on = case.fact("acs_on")
     if isinstance(on, int) and on > 0:
         line = case.fact_evidence("acs_on", f"ACSCtl: SrcValid+ on {on} PCIe devices")
-        return fires(line, severity=Severity.WARNING)
+        return fires(line, severity=Severity.NOTE if case.gdr_seen else Severity.WARNING)
     options = case.detail("kernel_options")
     iommu_on = any(options.get(n, {}).get("value") == "on" for n in ("intel_iommu", "amd_iommu"))
     if iommu_on and options.get("iommu", {}).get("value") != "pt":
         line = Evidence(0, "the IOMMU is on and not in passthrough mode")
-        return fires(line, severity=Severity.WARNING)
+        return fires(line, severity=Severity.NOTE if case.gdr_seen else Severity.WARNING)
     return ()
 
 

@@ -16,10 +16,15 @@ from gpufabric.net.rules.rule import Match, Rule, fires
 from gpufabric.net.topology import NodeTopology
 
 _SOFT: Final = re.compile(r"rxe_?\d|siw_?\w*\d")
-_LOSS: Final = ("out_of_sequence", "packet_seq_err", "implied_nak_seq_err")
-_LOSS_LIMIT: Final = 1000
+_LOSS_LIMITS: Final = {
+    "out_of_sequence": 1000,
+    "packet_seq_err": 1000,
+    "implied_nak_seq_err": 1000,
+    "local_ack_timeout_err": 100,
+    "rx_discards_phy": 1000,
+}
 """Counters count since the driver was loaded, so a few are no news; thousands are."""
-_TIMEOUT_LIMIT: Final = 100
+_LOSS: Final = tuple(_LOSS_LIMITS)
 _SPEED: Final = re.compile(r"(\d+(?:\.\d+)?)")
 
 
@@ -101,20 +106,30 @@ def _saturated(case: Case) -> Iterable[Match]:
 
 
 def _packet_loss(case: Case) -> Iterable[Match]:
+    rising = _rising(case)
+    if rising:
+        return fires(*rising, about="the counters rise between two dumps")
     layers = {hca.name: hca.link_layer for hca in case.devices.hcas or ()}
     found: list[Evidence] = []
     for owner, values in _counters(case).items():
         if layers.get(owner) == "InfiniBand":
             continue
-        lost = {name: values[name] for name in _LOSS if values.get(name, 0) >= _LOSS_LIMIT}
-        if values.get("local_ack_timeout_err", 0) >= _TIMEOUT_LIMIT:
-            lost["local_ack_timeout_err"] = values["local_ack_timeout_err"]
-        if values.get("rx_discards_phy", 0) >= _LOSS_LIMIT:
-            lost["rx_discards_phy"] = values["rx_discards_phy"]
+        lost = {n: v for n in _LOSS if (v := values.get(n, 0)) >= _LOSS_LIMITS[n]}
         if lost:
             told = ", ".join(f"{name} {value}" for name, value in lost.items())
             found.append(_counter_line(case, owner, told))
-    return fires(*found) if found else ()
+    # One dump does not tell when it was.
+    return fires(*found, severity=Severity.WARNING) if found else ()
+
+
+def _rising(case: Case) -> list[Evidence]:
+    found: list[Evidence] = []
+    for owner, values in case.detail("counters_rise").items():
+        more = {n: v for n in _LOSS if isinstance(v := values.get(n), int) and v > 0}
+        if more:
+            told = ", ".join(f"{name} +{value}" for name, value in more.items())
+            found.append(_counter_line(case, owner, told))
+    return found
 
 
 def _pcie(case: Case) -> Iterable[Match]:

@@ -136,7 +136,8 @@ def _env(case: Case) -> Iterable[Match]:
         for host in case.log.hosts
     ]
     about = f"{', '.join(differs[:6])} differ between hosts"
-    return fires(*lines[:4], about=about, severity=Severity.WARNING)
+    severity = Severity.WARNING if case.root_errors else Severity.NOTE
+    return fires(*lines[:4], about=about, severity=severity)
 
 
 def _relaxed(case: Case) -> Iterable[Match]:

@@ -28,7 +28,7 @@ def _shm(case: Case) -> Iterable[Match]:
     size = case.fact("shm_bytes")
     if isinstance(size, int) and size <= 64 * 2**20:
         line = case.fact_evidence("shm_bytes", f"{_SHM}: {size} bytes")
-        return fires(line, severity=Severity.WARNING)
+        return fires(line, severity=Severity.NOTE if case.shown_to_work else Severity.WARNING)
     return ()
 
 
@@ -43,7 +43,12 @@ def _p2p(case: Case) -> Iterable[Match]:
     if not case.gdr_could_be:
         return ()  # GeForce-class GPUs have no P2P to lose
     names = [n for n in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if case.env.get(n) == "1"]
-    return fires(*map(case.env_evidence, names), about=" and ".join(names)) if names else ()
+    if not names:
+        return ()
+    # GPUs without NVLink lose little by it, and some platforms ask for it.
+    plain = case.gpu is not None and not case.is_datacenter_gpu
+    severity = Severity.NOTE if plain else None
+    return fires(*map(case.env_evidence, names), about=" and ".join(names), severity=severity)
 
 
 def _misspelled(case: Case) -> Iterable[Match]:
