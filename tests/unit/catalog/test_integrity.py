@@ -228,6 +228,10 @@ class TestNebius(CatalogIntegrity):
     cloud = "nebius"
 
 
+class TestCoreWeave(CatalogIntegrity):
+    cloud = "coreweave"
+
+
 def test_every_file_has_its_class():
     checked = {cls.cloud for cls in CatalogIntegrity.__subclasses__()}
     assert {path.stem for path in DATA.glob("*.toml")} - {"nccl"} == checked
