@@ -87,6 +87,11 @@ class Promise:
         """What the NICs of a node carry in one direction, in 10^9 bytes/s."""
         return None if self.gbps_per_node is None else self.gbps_per_node / 8
 
+    @property
+    def nvlink_limit_gbytes_s(self) -> float | None:
+        """About what all_reduce reaches over NVLink inside a node (with NVLink SHARP)."""
+        return _NVLINK_LIMITS.get(self.gpu or "")
+
     @classmethod
     def of_offer(cls, offer: HasNetwork) -> Promise:
         """The promise of an offer; references come from the catalog's row of its type, if any."""
@@ -140,6 +145,8 @@ class Promise:
         )
 
 
+_NVLINK_LIMITS: Final = {"A100": 230.0, "H100": 480.0, "H200": 480.0, "B200": 700.0}
+"""GB/s of bus bandwidth; https://github.com/NVIDIA/nccl-tests/issues/290 and issues/212."""
 _PLUGINS: Final = {
     "efa": ("aws-ofi-nccl",),
     "gpudirect-tcpxo": ("FasTrak",),

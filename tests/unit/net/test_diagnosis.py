@@ -178,3 +178,11 @@ def test_the_line_of_a_variable_is_the_evidence_of_its_finding():
     text = _log("Using network Socket", "NCCL_IB_DISABLE set by environment to 1.")
     finding = next(f for f in diagnose(read(text)).findings if f.code == "ib_disabled_by_env")
     assert [evidence.lineno for evidence in finding.evidence] == [2]
+
+
+def test_an_nccl_built_before_the_gpu_is_told():
+    head = "#  Rank  0 Group  0 Pid     25 on a1 device  0 [0x8d] NVIDIA B200\n"
+    old = diagnose(read("NCCL version 2.20.5+cuda12.4\n# Using devices\n" + head))
+    new = diagnose(read("NCCL version 2.26.2+cuda12.8\n# Using devices\n" + head))
+    assert "nccl_version_lacks_gpu_fix" in old.codes
+    assert "nccl_version_lacks_gpu_fix" not in new.codes

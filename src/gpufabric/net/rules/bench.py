@@ -187,12 +187,16 @@ def reference_for(
 
 
 def _against(measured: float, reference: Reference, promise: Promise) -> str:
-    limit = promise.nic_limit_gbytes_s
+    limits = (
+        ("its NICs carry", promise.nic_limit_gbytes_s),
+        ("NVLink allows about", promise.nvlink_limit_gbytes_s),
+    )
     about = (
         f"{measured:.1f} GB/s where {reference.busbw_gbytes_s:g} GB/s is published for"
         f" {promise.instance_type} ({reference.source or 'catalog'})"
     )
-    return about if limit is None else f"{about}; its NICs carry {limit:g} GB/s"
+    told = [f"{words} {limit:g} GB/s" for words, limit in limits if limit is not None]
+    return "; ".join([about, *told])
 
 
 def _hang_start(case: Case) -> Iterable[Match]:

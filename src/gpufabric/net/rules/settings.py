@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Final
 
 from gpufabric.net.diagnosis import Severity
 from gpufabric.net.records import Evidence
 from gpufabric.net.rules._names import KNOWN, OTHERS
-from gpufabric.net.rules.case import Case, evidence_of
+from gpufabric.net.rules.case import Case, evidence_of, version_of
 from gpufabric.net.rules.rule import Match, Rule, fires
 
 _IMAGES_OWN: Final = frozenset({"NCCL_VERSION", "NCCL_HOME", "NCCL_ROOT", "NCCL_DIR", "NCCL_LIB"})
+_NATIVE_SINCE: Final = (
+    (r"\b(?:GB200|GB300|B200|B300)\b", (12, 8)),
+    (r"\b(?:GH200|H100|H200|H800|H20)\b", (11, 8)),
+)
+"""The CUDA that first compiles for a GPU, from NVIDIA's compatibility guides of each."""
 _ENV_GUIDE: Final = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _SHM: Final = "/dev/shm"  # noqa: S108 - the folder that the rule is about
 
@@ -90,7 +96,17 @@ def _conf(case: Case) -> Iterable[Match]:
 def _gpu_too_new(case: Case) -> Iterable[Match]:
     errors = list(case.errors("shared_memory_limit"))
     errors += [e for e in case.errors("cuda_failure") if "no kernel image" in (e.text or "")]
-    return fires(*evidence_of(errors)) if errors else ()
+    if errors:
+        return fires(*evidence_of(errors))
+    build = version_of(case.report.header.cuda_build)
+    needed = next((v for name, v in _NATIVE_SINCE if re.search(name, case.gpu or "")), None)
+    if build is None or needed is None or build[:2] >= needed:
+        return ()
+    built = ".".join(map(str, build))
+    about = f"NCCL built with CUDA {built}, {case.gpu} needs {needed[0]}.{needed[1]}"
+    line = Evidence(0, f"CUDA {built} and {case.gpu}")
+    # Code of an older GPU may still be translated when it is loaded: slow to start, and it works.
+    return fires(line, about=about, severity=Severity.NOTE if case.shown_to_work else None)
 
 
 RULES: Final = (
@@ -128,7 +144,11 @@ RULES: Final = (
         cause="This NCCL (or the CUDA it was built with) does not know this GPU.",
         remedy="Use an image with a newer CUDA and NCCL; `nvidia-smi --query-gpu=name,compute_cap"
         " --format=csv` tells what must be supported.",
-        sources=("https://github.com/NVIDIA/nccl-tests/issues/287",),
+        sources=(
+            "https://github.com/NVIDIA/nccl-tests/issues/287",
+            "https://docs.nvidia.com/cuda/blackwell-compatibility-guide/",
+            "https://docs.nvidia.com/cuda/hopper-compatibility-guide/",
+        ),
         when=_gpu_too_new,
     ),
     Rule(
