@@ -33,12 +33,15 @@ _WEEKDAY: Final = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _PREFIXES: Final = (
     rf"(?P<time1>{_STAMP})(?:[ \t]+\|[ \t]+|[ \t]|$)",  # kubectl --timestamps, collectors
     rf"\|[ \t]+(?P<time2>{_STAMP})[ \t]+\|[ \t]?",  # CloudWatch export
+    r"(?P<time5>[A-Z][a-z]{2} [ \d]\d [\d:]{8}) [\w.-]+ [\w./-]+\[\d+\]: ?",  # journald, syslog
     rf"(?P<time3>{_WEEKDAY} [A-Z][a-z]{{2}} +\d+ [\d:]{{8}} \d{{4}})(?=[\[<])",  # mpirun's
-    r"(?P<tag1>\[(?:[\w.@-]*\d,\d+|[\w.-]+@\d+,\d+)\]<std(?:out|err|diag)>): ?",  # Open MPI, PRRTE
-    r"(?P<tag2>\[(?:rank|default)\d+\]):[ ]?",  # torchrun, torch.distributed
+    # Open MPI, PRRTE
+    r"(?P<tag1>\[(?:[\w.@-]*\d,\d+|[\w.-]+@\d+,\d+)\]<std(?:out|err|diag)>): ?",
+    r"(?P<tag8>\[\d+,mpirank:\d+,[\w.-]+\]<std(?:out|err)>): ?",  # SageMaker
+    r"(?P<tag2>\[[A-Za-z_]+\d+\]):[ ]?",  # torch.distributed: [rank0], torchrun: [default0]
     r"(?P<tag3>\[pod/[^\]\s]+\])[ ]?",  # kubectl logs --prefix
     r"(?P<tag4>\((?:[\w.-]+, )?(?:rank=\d+, )?pid=\s*\d+(?:, ip=[\w.:]+)?\))[ ]?",  # SkyPilot
-    r"(?P<tag5>\([A-Za-z_]\w*(?:\.\w+)*(?: \w+)? pid=\d+(?:, ip=[\w.:]+)?\))[ ]?",  # Ray
+    r"(?P<tag5>\([A-Za-z_]\w*(?:\.\w+)*(?: \w+)?(?: rank=\d+)? pid=\d+(?:, ip=[\w.:]+)?\))[ ]?",  # Ray, vLLM
     # MPICH -prepend-rank, line numbers of a viewer
     r"(?P<tag6>\[\d+\]) (?=#|\s*\d+\s+\d+|\S+:\d+:\d+ |NCCL |\[(?:rank|default)\d)",
     r"(?P<tag7>\d+): ?(?=#|\s|\S+:\d+:\d+ |NCCL |[A-Za-z<'/\[])",  # srun --label
@@ -62,7 +65,7 @@ _JSON_STRING = re.compile(
     r'\s*"(?:message|log|msg|textPayload)"\s*:\s*("(?:[^"\\]|\\.)*")\s*,?\s*$'
 )
 _ENVELOPE_KEYS: Final = ("log", "message", "msg", "textPayload", "@message", "line", "body")
-_MAYBE_PREFIX: Final = frozenset("[(>|│┃║0123456789MTWFS \t")
+_MAYBE_PREFIX: Final = frozenset("[(>|│┃║0123456789 \tJFMASONDTW")
 
 
 class Line:

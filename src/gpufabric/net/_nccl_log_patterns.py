@@ -224,6 +224,12 @@ def _channels(state: LogState, match: re.Match[str], who: Who, lineno: int, raw:
     return True
 
 
+def _ring_order(state: LogState, match: re.Match[str], who: Who, lineno: int, raw: str) -> bool:
+    """The order of ranks in a ring; what stands behind the slash is the number of rings."""
+    state.channels["ring"] = max(int(match["ring"][:6]), state.channels.get("ring", 0))
+    return True
+
+
 def _ring(state: LogState, match: re.Match[str], who: Who, lineno: int, raw: str) -> bool:
     pxn, gdr = match["pxn"] == "1", match["gdr"] == "1"
     old = state.ring
@@ -318,6 +324,7 @@ _SHAPES: list[tuple[str, str, str, Handler]] = [
     ("", " - ", r"comm 0x[0-9a-f]+ .* - (?P<what>Destroy|Abort|Revoke) (?:COMPLETE|START)", _ended),
     ("com", "nNodes", r"comm 0x[0-9a-f]+ rank \d+ nRanks (?P<nranks>\d+) nNodes (?P<nnodes>\d+) localRanks (?P<local>\d+) localRank \d+(?: MNNVL (?P<mnnvl>\d+))?", _layout),
     ("", "coll channels", r"(?P<coll>\d+) coll channels, (?:(?P<collnet>\d+) collnet channels, )?(?:(?P<nvls>\d+) nvls channels, )?(?P<p2p>\d+) p2p channels(?:, (?P<per_peer>\d+) p2p channels per peer)?", _channels),
+    ("Cha", " : ", r"Channel \d+/(?P<ring>\d+) :\s+\d+(?:\s|$)", _ring_order),
     ("Con", "ring PXN", r"Connected all rings, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d)", _ring),
     ("NVL", "multicast", r"NVLS multicast support is (?P<no>not )?available", _nvls),
     ("MNN", "fabric UUID", r"MNNVL busId (?P<bus>\S+) fabric UUID (?P<uuid>\S+) cliqueId (?P<clique>\S+) state (?P<state>\d+)(?: healthMask (?P<health>\S+))?", _mark("mnnvl_fabric")),

@@ -94,7 +94,7 @@ def log_of(state: LogState) -> NcclLog:
         socket_addresses=FrozenDict(sockets),
         env=FrozenDict(env) if env else None,
         env_by_host_differs=_differing_env(hosts),
-        channels=state.channels.get("coll"),
+        channels=state.channels.get("coll", state.channels.get("ring")),
         nvls_channels=state.channels.get("nvls"),
         collnet_channels=state.channels.get("collnet"),
         p2p_channels=state.channels.get("p2p"),

@@ -237,6 +237,7 @@ def test_the_largest_communicator_is_the_job() -> None:
 @pytest.mark.parametrize(
     ("body", "counts"),
     [
+        ("Channel 00/08 :    0   1   2   3", (8, None, None)),
         ("2 coll channels, 2 p2p channels, 1 p2p channels per peer", (2, None, None)),
         ("16 coll channels, 16 nvls channels, 16 p2p channels, 2 p2p channels per peer", (16, 16, None)),
         ("24 coll channels, 8 collnet channels, 16 nvls channels, 32 p2p channels, 4 p2p channels per peer", (24, 16, 8)),
