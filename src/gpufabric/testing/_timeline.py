@@ -134,9 +134,10 @@ def _node(gang: Gang, node: CloudObject, number: int, start: float, up: float) -
         taken = math.inf if after is None else up + after
     else:
         output = _command(gang, node, number)
+    since = start if number == 0 else math.nextafter(start, math.inf)  # what began this is done
     end = math.inf if output.seconds is None else up + max(output.seconds, _LEAST_S)
     taken = min(
-        [taken, *(p.at for p in gang.run.preemptions if p.node_rank == rank and p.at >= start)]
+        [taken, *(p.at for p in gang.run.preemptions if p.node_rank == rank and p.at >= since)]
     )
     code: int | None = output.exit_code
     if taken < end:
