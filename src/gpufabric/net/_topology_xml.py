@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final
 from xml.parsers import expat
 
+from gpufabric.net._xml_values import cpu_list, decimal, flag, integer
 from gpufabric.net.records import Unread
 from gpufabric.net.topology import (
     MAX_DEVICES,
@@ -183,7 +184,7 @@ def _gpus(nodes: list[_Node]) -> list[tuple[TopoGpu, _Node]]:
         else:
             continue
         gpu = node.attributes if node.name == "gpu" else _NOTHING
-        index = _int(gpu.get("dev"))
+        index = integer(gpu.get("dev"))
         cpu = _cpu(pci)
         found.append(
             (
@@ -191,14 +192,14 @@ def _gpus(nodes: list[_Node]) -> list[tuple[TopoGpu, _Node]]:
                     name=_unique(f"GPU{index}", found) if index is not None else _bus(pci) or "GPU",
                     index=index,
                     bus_id=_bus(pci),
-                    sm=_int(gpu.get("sm")),
-                    rank=_int(gpu.get("rank")),
-                    gdr=_flag(gpu.get("gdr")),
+                    sm=integer(gpu.get("sm")),
+                    rank=integer(gpu.get("rank")),
+                    gdr=flag(gpu.get("gdr")),
                     nvlinks=links.get(id(node)),
-                    cpu_affinity=_cpu_list(cpu.attributes.get("affinity")) if cpu else None,
+                    cpu_affinity=cpu_list(cpu.attributes.get("affinity")) if cpu else None,
                     numa=cpu.attributes.get("numaid") if cpu else None,
                     link_speed=pci.attributes.get("link_speed") or None,
-                    link_width=_int(pci.attributes.get("link_width")),
+                    link_width=integer(pci.attributes.get("link_width")),
                 ),
                 pci,
             )
@@ -224,14 +225,14 @@ def _nics(nodes: list[_Node]) -> list[tuple[TopoNic, _Node]]:
                 TopoNic(
                     name=net.get("name") or _bus(pci) or "NIC",
                     device=net.get("name"),
-                    index=_int(net.get("dev")),
+                    index=integer(net.get("dev")),
                     bus_id=_bus(pci),
-                    speed_mbps=_int(net.get("speed")),
-                    port=_int(net.get("port")),
+                    speed_mbps=integer(net.get("speed")),
+                    port=integer(net.get("port")),
                     guid=net.get("guid"),
-                    gdr=_flag(net.get("gdr")),
+                    gdr=flag(net.get("gdr")),
                     link_speed=pci.attributes.get("link_speed") or None,
-                    link_width=_int(pci.attributes.get("link_width")),
+                    link_width=integer(pci.attributes.get("link_width")),
                 ),
                 pci,
             )
@@ -253,7 +254,7 @@ def _nvlink_counts(nodes: list[_Node]) -> dict[int, int]:
     for node in nodes:
         if node.name == "nvlink" and node.parent is not None:
             counts[id(node.parent)] = counts.get(id(node.parent), 0) + (
-                _int(node.attributes.get("count")) or 0
+                integer(node.attributes.get("count")) or 0
             )
     return counts
 
@@ -293,7 +294,7 @@ def _nvlinks(nodes: list[_Node]) -> tuple[dict[tuple[str, str], int], set[str | 
             switched.add(here)
         else:
             pair = (here or "", node.attributes.get("target", ""))
-            direct[pair] = direct.get(pair, 0) + (_int(node.attributes.get("count")) or 0)
+            direct[pair] = direct.get(pair, 0) + (integer(node.attributes.get("count")) or 0)
     return direct, switched
 
 
@@ -336,14 +337,14 @@ def _graphs(document: _Document, last_line: int) -> NodeTopology:
     graphs = [
         _graph(node, tuple(channels.get(id(node), ())))
         for node in document.nodes
-        if node.name == "graph" and _int(node.attributes.get("id")) is not None
+        if node.name == "graph" and integer(node.attributes.get("id")) is not None
     ]
     gpu_ids = dict.fromkeys(g for graph in graphs for c in graph.channels for g in c.gpus)
     net_ids = dict.fromkeys(n for graph in graphs for c in graph.channels for n in c.nets)
     return node_topology(
         source="graph_xml",
-        gpus=(TopoGpu(name=f"GPU{dev}", index=_int(dev)) for dev in gpu_ids),
-        nics=(TopoNic(name=f"NET{dev}", index=_int(dev)) for dev in net_ids),
+        gpus=(TopoGpu(name=f"GPU{dev}", index=integer(dev)) for dev in gpu_ids),
+        nics=(TopoNic(name=f"NET{dev}", index=integer(dev)) for dev in net_ids),
         graphs=graphs,
         whole=document.done,
         lines=(document.first_line, last_line),
@@ -352,15 +353,15 @@ def _graphs(document: _Document, last_line: int) -> NodeTopology:
 
 def _graph(node: _Node, channels: tuple[GraphChannel, ...]) -> Graph:
     told = node.attributes
-    number = _int(told.get("id")) or 0
+    number = integer(told.get("id")) or 0
     return Graph(
         id=number,
         algorithm=_ALGORITHMS.get(number),
-        pattern=_PATTERNS.get(_int(told.get("pattern")) or 0),
-        n_channels=_int(told.get("nchannels")),
-        cross_nic=_int(told.get("crossnic")),
-        speed_intra_gbytes_s=_float(told.get("speedintra")),
-        speed_inter_gbytes_s=_float(told.get("speedinter")),
+        pattern=_PATTERNS.get(integer(told.get("pattern")) or 0),
+        n_channels=integer(told.get("nchannels")),
+        cross_nic=integer(told.get("crossnic")),
+        speed_intra_gbytes_s=decimal(told.get("speedintra")),
+        speed_inter_gbytes_s=decimal(told.get("speedinter")),
         type_intra=told.get("typeintra"),
         type_inter=told.get("typeinter"),
         channels=channels,
@@ -373,35 +374,3 @@ def _is(node: _Node, *classes: str) -> bool:
 
 def _bus(node: _Node) -> str | None:
     return node.attributes.get("busid")
-
-
-def _cpu_list(mask: str | None) -> str | None:
-    """The mask "00000000,0000ffff" as "0-15", the form of taskset and nvidia-smi."""
-    try:
-        bits = int((mask or "").replace(",", "")[:1024], 16)
-    except ValueError:
-        return None
-    cpus = [number for number in range(bits.bit_length()) if bits >> number & 1]
-    ranges: list[list[int]] = []
-    for cpu in cpus:
-        if ranges and ranges[-1][1] == cpu - 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    return ",".join(f"{low}-{high}" if low < high else f"{low}" for low, high in ranges) or None
-
-
-def _int(text: str | None) -> int | None:
-    text = (text or "").strip()
-    return int(text) if text.lstrip("-").isascii() and text.lstrip("-").isdigit() else None
-
-
-def _float(text: str | None) -> float | None:
-    try:
-        return float(text or "")
-    except ValueError:
-        return None
-
-
-def _flag(text: str | None) -> bool | None:
-    return {"0": False, "1": True}.get(text or "")

@@ -12,6 +12,8 @@ from gpufabric.net.rules import (
     hardware,
     jobs,
     nvlink,
+    ras,
+    runs,
     settings,
     topology,
     transport,
@@ -24,6 +26,7 @@ __all__ = ["RULES", "Match", "Rule", "rule"]
 
 RULES: Final = (
     *hardware.RULES,
+    *ras.RULES,
     *verbs.RULES,
     *nvlink.RULES,
     *jobs.RULES,
@@ -32,6 +35,7 @@ RULES: Final = (
     *gdr.RULES,
     *topology.RULES,
     *bench.RULES,
+    *runs.RULES,
     INCONCLUSIVE,
 )
 
