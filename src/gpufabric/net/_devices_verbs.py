@@ -24,7 +24,7 @@ _PORT = re.compile(r"\s*Port (\d+):\s*$")
 _PANIC = re.compile(r"\s*ibpanic: \[\d+\] (.*)$")
 _HCA_ID = re.compile(r"\s*hca_id:\s*(\S{1,64})\s*$")
 _DEVINFO_PORT = re.compile(r"\s*port:\s*(\d+)\s*$")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,12})?")
 _WIDTH = re.compile(r"(\d+)X")
 
 

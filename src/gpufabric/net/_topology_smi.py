@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HEADER = re.compile(r"\s*GPU\d+\s+[A-Za-z]")
 _NAME = re.compile(r"[A-Za-z][\w.:-]*")
 _ROW = re.compile(r"\s*(GPU\d+|NIC\d+|[a-z][\w.]*?_?\d+)\s+")
-_CELL = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")
+_CELL = re.compile(r"X|NV\d{1,4}|PIX|PXB|PHB|NODE|SYS|SOC")
 _NIC_LEGEND = re.compile(r"\s*(NIC\d+):\s*(\S+)\s*$")
 _LEGEND = re.compile(r"\s*(?:Legend:|NIC Legend:|(?:X|NV#|PIX|PXB|PHB|NODE|SYS|SOC)\s+=\s)")
 _SWITCHED: Final = frozenset({8, 12, 18})

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_DECIMAL = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
+
 
 def cpu_list(mask: str | None) -> str | None:
     """The mask "00000000,0000ffff" as "0-15", the form of taskset and nvidia-smi."""
@@ -21,16 +26,12 @@ def cpu_list(mask: str | None) -> str | None:
 
 def integer(text: str | None) -> int | None:
     """A whole number, None for anything else."""
-    text = (text or "").strip()
-    return int(text) if text.lstrip("-").isascii() and text.lstrip("-").isdigit() else None
+    return int(text) if text is not None and _INTEGER.fullmatch(text.strip()) else None
 
 
 def decimal(text: str | None) -> float | None:
     """A number, None for anything else."""
-    try:
-        return float(text or "")
-    except ValueError:
-        return None
+    return float(text) if text is not None and _DECIMAL.fullmatch(text.strip()) else None
 
 
 def flag(text: str | None) -> bool | None:

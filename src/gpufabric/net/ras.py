@@ -15,38 +15,40 @@ if TYPE_CHECKING:
 _VERSION = re.compile(r"\s*NCCL version (\S+) compiled with CUDA (\S+)\s*$")
 _SUMMARY = re.compile(r"\s*Job summary\s*$")
 _SECTION = re.compile(r"\s*(Communicators|Errors|Warnings)\b")
-_NUMBERS = re.compile(r"\s*\d+(?:\s+\d+)*\s*$")
+_NUMBERS = re.compile(r"\s*\d{1,12}(?:\s+\d{1,12})*\s*$")
 _GROUP = re.compile(
-    r"\s*(?P<group>\d+)\s+(?P<comms>\d+)\s+(?P<nodes>\d+)\s+(?P<per_node>\d+(?:-\d+)?)\s+"
-    r"(?P<ranks>\d+)\s+(?P<in_group>\d+)\s+"
+    r"\s*(?P<group>\d{1,12})\s+(?P<comms>\d{1,12})\s+(?P<nodes>\d{1,12})\s+(?P<per_node>\d{1,12}(?:-\d{1,12})?)\s+"
+    r"(?P<ranks>\d{1,12})\s+(?P<in_group>\d{1,12})\s+"
     r"(?P<status>INIT|RUNNING|FINALIZE|ABORT|NOCOMM|UNKNOWN)\s+"
     r"(?P<errors>(?:OK|MISMATCH|INCOMPLETE|ERROR|TIMEOUT)(?:,\w+)*)\s*$"
 )
 _COMM = re.compile(
-    r"\s*#(?P<group>\d+)-(?P<number>\d+) \((?P<hash>[0-9a-f]+)\) (?P<what>[A-Z]+)\s*$"
+    r"\s*#(?P<group>\d{1,12})-(?P<number>\d{1,12}) \((?P<hash>[0-9a-f]+)\) (?P<what>[A-Z]+)\s*$"
 )
 _DIFFERENT = re.compile(
     r"\s*Communicator ranks have different (?:(?P<status>status)|(?P<op>\w+) operation counts)"
 )
 _LAUNCHED = re.compile(
-    r"\s*(?P<n>\d+) ranks have (?:launched up to operation (?P<op>\d+)|"
+    r"\s*(?P<n>\d{1,12}) ranks have (?:launched up to operation (?P<op>\d{1,12})|"
     r"(?P<none>not launched any operations)|status (?P<status>[A-Z]+))"
 )
 _OUTLIER = re.compile(
-    r"\s*Rank (?P<rank>\d+)(?: has (?:launched up to operation (?P<op>\d+)|"
+    r"\s*Rank (?P<rank>\d{1,12})(?: has (?:launched up to operation (?P<op>\d{1,12})|"
     r"(?P<none>not launched any operations)|status (?P<status>[A-Z]+))| reported (?P<error>.*?))?"
-    r" -- (?:GPU (?P<gpu>\d+)(?: \(NVML \d+\))? managed by process (?P<pid>\d+)"
+    r" -- (?:GPU (?P<gpu>\d{1,12})(?: \(NVML \d{1,12}\))? managed by process (?P<pid>\d{1,12})"
     r" on node (?P<node>\S+)"
     r"|\[process information not found\])"
 )
-_PROCESS = re.compile(r"\s*Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? (?P<gpus>\S+)")
-_MISSING = re.compile(r"\s*Missing communicator data from (\d+) (?:job )?(process|rank)")
-_DEAD = re.compile(r"\s*(\d+) job process(?:es are| is) considered dead")
-_FAULT = re.compile(r"\s*(Initialization|Asynchronous) errors? on (\d+) rank")
-_TIMEOUTS = re.compile(r"\s*Encountered (\d+) communication timeouts?")
+_PROCESS = re.compile(
+    r"\s*Process (?P<pid>\d{1,12}) on node (?P<node>\S+) managing GPUs? (?P<gpus>\S+)"
+)
+_MISSING = re.compile(r"\s*Missing communicator data from (\d{1,12}) (?:job )?(process|rank)")
+_DEAD = re.compile(r"\s*(\d{1,12}) job process(?:es are| is) considered dead")
+_FAULT = re.compile(r"\s*(Initialization|Asynchronous) errors? on (\d{1,12}) rank")
+_TIMEOUTS = re.compile(r"\s*Encountered (\d{1,12}) communication timeouts?")
 _EVENT = re.compile(
     r"\s*\[(?P<time>[^\]]{1,40})\]\s+(?P<event>PEER_[A-Z_]+|[A-Z]+_DEAD):\s+"
-    r"Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? (?P<gpus>\S+)"
+    r"Process (?P<pid>\d{1,12}) on node (?P<node>\S+) managing GPUs? (?P<gpus>\S+)"
 )
 _MAX: Final = 1024  # entries kept of any list; RAS itself names at most ten outliers a list
 

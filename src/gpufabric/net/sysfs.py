@@ -31,7 +31,7 @@ _NET = re.compile(r"/class/net/(?P<netdev>[^/]+)/(?P<fact>speed|mtu|operstate)$"
 _PCI = re.compile(
     r"/devices/(?:.*/)?(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)/(?P<fact>\w+)$"
 )
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,12})?")
 PEER_MEMORY: Final = (
     "module/nvidia_peermem/version",
     "kernel/mm/memory_peers/nv_mem/version",
@@ -143,15 +143,15 @@ class SysfsFacts:
             if value.isascii() and value.isdigit() and len(value) < 24:
                 self._table.counter(key, name, int(value))
             return True
-        if folder == "gids" and name.isdigit():
+        if folder == "gids" and name.isdecimal():
             if value.replace(":", "").strip("0"):
                 self._table.gid(key, int(name[:6]), gid=value)
             return True
         if rest.startswith(("gid_attrs/types/", "gid_attrs/ndevs/")):
             attribute, _, index = rest.removeprefix("gid_attrs/").partition("/")
-            if index.isdigit() and attribute == "types":
+            if index.isdecimal() and attribute == "types":
                 self._table.gid(key, int(index[:6]), version=gid_version(value))
-            elif index.isdigit():
+            elif index.isdecimal():
                 self._table.gid(key, int(index[:6]), netdev=value)
             return True
         return False
@@ -219,7 +219,7 @@ _MEMLOCK = re.compile(
     r"(?:\s+(?P<hard>unlimited|\d{1,20})\s+bytes)?"
 )
 _SHM = re.compile(
-    r"\s*(?:shm|tmpfs|none)\s+(?P<size>\d+(?:\.\d+)?[KMGT]?)\s+\S+\s+\S+\s+\d+%\s+/dev/shm\s*$"
+    r"\s*(?:shm|tmpfs|none)\s+(?P<size>\d{1,15}(?:\.\d{1,6})?[KMGT]?)\s+\S+\s+\S+\s+\d+%\s+/dev/shm\s*$"
 )
 _ACS = re.compile(r"\s*ACSCtl:\s+SrcValid(?P<on>[+-])")
 _CMDLINE = re.compile(r"\bBOOT_IMAGE=\S+.*")

@@ -113,3 +113,29 @@ def test_a_very_long_line_is_no_trap_for_a_pattern(piece: str):
             reader.feed(Line(number, start + piece * (65_536 // len(piece))))
         reader.close()
         reader.result()
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "²", "--5", "٣", "1e999", "nan", "-1", "0x"])
+def test_strange_numbers_in_any_place_break_nothing(number: str):
+    shapes = [
+        "CA 'mlx5_0'\n\tPort {}:\n\t\tRate: {}\n\t\tBase lid: {}",
+        "hca_id:\tm\n\t\tport:\t{}\n\t\t\tactive_width:\t{}X (2)\n\t\t\tactive_speed:\t{} Gbps (1)",
+        "hca_id:\tm\n\t\tport:\t1\n\t\t\tactive_mtu:\t{} (5)\n\t\t\tGID[ {}]:\tfe80::1, RoCE v2",
+        "DEV PORT INDEX GID\nmlx5_0 {} {} fe80::1 v2",
+        "link mlx5_0/{} state ACTIVE physical_state LINK_UP\nlink mlx5_0/1 a {} b {}",
+        "NIC statistics:\n     rx_packets: {}",
+        "fi_getinfo: -{} (No data available)",
+        "\tGPU0\tGPU{}\tNIC{}\tCPU Affinity\nGPU0\t X \tNV{}\tPIX\t{}\t{}\n",
+        '<system version="{}">\n<cpu numaid="{}" affinity="{}">\n<pci busid="1" class="0x0302">',
+        '<system version="1">\n<pci busid="1" link_width="{}">\n<gpu dev="{}" sm="{}"/></pci>',
+        '<graphs version="1">\n<graph id="{}" speedintra="{}"/>\n</graphs>',
+        "Job summary\n  {}  {}  {}\nCommunicators\n  {}  1  1  8  {}  8  RUNNING  OK",
+        "Job summary\nErrors\n  Missing communicator data from {} ranks",
+        "/sys/class/infiniband/m/ports/{}/rate:{}\n/sys/class/infiniband/m/ports/1/gids/{}:fe80::1",
+        "max locked memory (kbytes, -l) {}\nshm {}M 0 64M 0% /dev/shm\nnvidia_peermem {} {}",
+        "NVRM: Xid (PCI:0000:09:00): {}, x\n| NvLink Link Status |\n gpuId {}:\n U D",
+        " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]\n {} {} {} {}",
+        "NCCL_IB_GID_INDEX={}",
+    ]
+    for shape in shapes:
+        read(shape.replace("{}", number)).to_dict()
