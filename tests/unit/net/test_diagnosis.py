@@ -186,3 +186,9 @@ def test_an_nccl_built_before_the_gpu_is_told():
     new = diagnose(read("NCCL version 2.26.2+cuda12.8\n# Using devices\n" + head))
     assert "nccl_version_lacks_gpu_fix" in old.codes
     assert "nccl_version_lacks_gpu_fix" not in new.codes
+
+
+def test_a_network_that_was_asked_for_and_is_not_there_is_named():
+    diagnosis = diagnose(read(_warn(1, "Error: network AWS Libfabric not found.") + "\n"))
+    assert diagnosis.codes == ("wrong_network_plugin",)
+    assert "AWS Libfabric" in diagnosis.findings[0].cause

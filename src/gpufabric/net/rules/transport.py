@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpufabric.net.diagnosis import Severity
-from gpufabric.net.records import Evidence
+from gpufabric.net.records import Evidence, NetError
 from gpufabric.net.rules.case import (
     MEBI,
     SOCKETS,
@@ -58,11 +58,19 @@ def _single_node(case: Case) -> Iterable[Match]:
 
 
 def _no_rdma_device(case: Case) -> Iterable[Match]:
+    wanted = [e for e in case.errors("network_not_found") if _wanted(case, e) == "IB"]
+    if wanted:
+        return fires(*evidence_of(wanted), about="NCCL_NET=IB is set")
     marks = [m for m in case.marks("no_ib_device") if m.values.get("net", "IB") == "IB"]
     if not marks or case.carried:
         return ()
     about = _hosts(marks[0].hosts)
     return fires(*evidence_of(marks), about=about, severity=_if_one_node(case))
+
+
+def _wanted(case: Case, error: NetError) -> str | None:
+    """The network that NCCL_NET names and that is not there."""
+    return error.values.get("network") or case.env.get("NCCL_NET")
 
 
 def _no_library(case: Case) -> Iterable[Match]:
@@ -85,27 +93,35 @@ def _disabled(case: Case) -> Iterable[Match]:
 
 
 def _wrong_plugin(case: Case) -> Iterable[Match]:
+    absent = [e for e in case.errors("network_not_found") if _wanted(case, e) != "IB"]
+    if absent:
+        name = _wanted(case, absent[0]) or "the one that NCCL_NET names"
+        return fires(*evidence_of(absent), about=f"no plugin brings the network {name}")
     if case.crosses_nodes is False or case.tcp_is_meant:
         return ()
+    missing = case.marks("libibverbs_config_missing")
+    if missing and case.uses_socket and "gib" in missing[0].first.text.lower():
+        return fires(*evidence_of(missing), about="the folder of gIB is not mounted")
+    about = _misfit(case)
+    lines = evidence_of(case.marks("network", "plugin_loaded")[:2])
+    return fires(*lines, about=about) if about else ()
+
+
+def _misfit(case: Case) -> str:
+    """Why the plugin in use is not the one that belongs here; empty where it may be."""
     plugin = case.log.net_plugin
-    network = case.marks("network", "plugin_loaded")
     wanted = case.promise.plugins if case.promise else ()
     # Plain sockets are a fall-back, not a choice of plugin: socket_fallback tells of it.
     fell_back = set(case.networks) == {"Socket"}
     if wanted and plugin is not None and plugin not in wanted and not fell_back:
-        about = f"{plugin} is in use, {' or '.join(wanted)} belongs here"
-        return fires(*evidence_of(network[:2]), about=about)
+        return f"{plugin} is in use, {' or '.join(wanted)} belongs here"
     for name, prefix in _CLOUD_PLUGINS.items():
         meant = any(variable.startswith(prefix) for variable in case.env)
         if meant and case.networks and not any(n.startswith(name) for n in case.networks):
-            about = f"variables of {name} are set, and {case.networks[0]} is in use"
-            return fires(*evidence_of(network[:2]), about=about)
-    missing = case.marks("libibverbs_config_missing")
-    if missing and case.uses_socket and "gib" in missing[0].first.text.lower():
-        return fires(*evidence_of(missing), about="the folder of gIB is not mounted")
+            return f"variables of {name} are set, and {case.networks[0]} is in use"
     if case.is_datacenter_gpu and "FastSocket" in case.networks and case.crosses_nodes:
-        return fires(*evidence_of(network[:2]), about="FastSocket is TCP, on GPUs sold with RDMA")
-    return ()
+        return "FastSocket is TCP, on GPUs sold with RDMA"
+    return ""
 
 
 def _plugin_glibc(case: Case) -> Iterable[Match]:

@@ -190,7 +190,7 @@ def _one_plugin(case: Case) -> Iterable[Match]:
 
 
 def _memlock(case: Case) -> Iterable[Match]:
-    errors = [e for e in case.errors("memory_registration_failed") if e.errno in {12, None}]
+    errors = [e for e in case.errors("memory_registration_failed") if _no_memory(e)]
     locked = case.fact("memlock_bytes")
     resources = [e for e in case.errors("verbs_resource_failed") if e.errno == 12]
     if resources and locked != "unlimited":
@@ -203,6 +203,12 @@ def _memlock(case: Case) -> Iterable[Match]:
         severity = Severity.NOTE if case.shown_to_work else Severity.ERROR
         return fires(case.fact_evidence("memlock_bytes", text), severity=severity)
     return ()
+
+
+def _no_memory(error: NetError) -> bool:
+    """ENOMEM, as errno, as libfabric's result, or not told at all."""
+    result = error.values.get("result")
+    return error.errno == 12 or result == "-12" or (error.errno is None and result is None)
 
 
 def _small_mtu(case: Case) -> Iterable[Match]:
