@@ -27,6 +27,7 @@ def supervisors(root: Path) -> Iterator[int]:
 
 class TestLocal(BackendContract):
     kill_moments = 8  # tests/hostile has many more
+
     def make_factory(self, folder: Path) -> Callable[[], Backend]:
         return partial(Local, str(folder / "jobs"), SETTINGS)
 

@@ -204,7 +204,7 @@ class JobFolder:
 
     def _supervisors(self) -> Iterator[int]:
         """Supervisors of this job, also those that have not found their folder yet."""
-        boot, folder = BOOT.encode(), f"{self.root}/.new-{self.name}-".encode()
+        boot, folder = BOOT.encode(), f"{self.root}/.new-{self.name}.".encode()
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 arguments = path.read_bytes().split(b"\0")
@@ -242,13 +242,13 @@ class JobFolder:
         left = [f"process {pid}" for pid in _end_all(self._supervisors)]
         if self.spec().get("schema") == SCHEMA:  # and nothing else that may have this name
             try:
-                grave = tempfile.mkdtemp(prefix=f".gone-{self.name}-", dir=self.root)
+                grave = tempfile.mkdtemp(prefix=f".gone-{self.name}.", dir=self.root)
                 os.rename(self.path, Path(grave) / "job")  # noqa: PTH104  # atomic
             except OSError:  # no room for a new name: remove it where it is
                 _remove_tree(self.path)
                 if self.path.exists():
                     left.append(str(self.path))
-        for pattern in (f".gone-{self.name}-*", f".new-{self.name}-*"):
+        for pattern in (f".gone-{self.name}.*", f".new-{self.name}.*"):
             for folder in self.root.glob(pattern):
                 _remove_tree(folder)
                 if folder.exists():

@@ -54,7 +54,7 @@ def start(
     `spec` is kept on disk; `runtime` (secrets, the caller's environment) goes to the supervisor
     alone. Raises `BackendError`.
     """
-    new = Path(tempfile.mkdtemp(prefix=f".new-{folder.name}-", dir=folder.root))
+    new = Path(tempfile.mkdtemp(prefix=f".new-{folder.name}.", dir=folder.root))
     process: subprocess.Popen[bytes] | None = None
     try:
         filled = fill(new)

@@ -553,3 +553,11 @@ def test_check_says_what_is_needed(local):
     report = local.check()
     assert report.ok, str(report)
     assert {item.name for item in report.items} >= {"Linux", "shell", "folder of jobs"}
+
+
+def test_teardown_of_a_job_leaves_alone_another_whose_name_begins_with_its_name(local, launch):
+    ref = launch(run="true")
+    other = launch(run="sleep 300", name=ref.name)
+    assert other.name.startswith(f"{ref.name}-")
+    local.teardown(ref)
+    assert local.status(other).state is JobState.RUNNING
