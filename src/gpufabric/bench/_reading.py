@@ -106,7 +106,7 @@ def _report(
         rows=tuple(_row(row, counts=table.wrong_is_count) for row in table.rows),
         pairs=tuple(s.pair for s in own_body if s.pair),
         out_of_bounds=table.out_of_bounds_count,
-        avg_bus_bandwidth_gbytes_s=table.avg_bus_bandwidth,
+        avg_bus_bandwidth_gbytes_s=_finite(table.avg_bus_bandwidth),
         is_cpu_time=table.time_is_cpu,
         complete=table.avg_bus_bandwidth is not None and not table.rows_left_out,
     )
@@ -124,15 +124,20 @@ def _row(row: records.BenchRow, *, counts: bool) -> BenchRow:
         dtype=row.dtype,
         redop=None if row.redop == "none" else row.redop,
         root=None if row.root is None or row.root < 0 else row.root,
-        time_us=out.time_us,
-        algbw_gbytes_s=out.algbw,
-        busbw_gbytes_s=out.busbw,
+        time_us=_finite(out.time_us),
+        algbw_gbytes_s=_finite(out.algbw),
+        busbw_gbytes_s=_finite(out.busbw),
         wrong=_count(out.wrong, counts=counts),
-        in_place_time_us=into.time_us,
-        in_place_algbw_gbytes_s=into.algbw,
-        in_place_busbw_gbytes_s=into.busbw,
+        in_place_time_us=_finite(into.time_us),
+        in_place_algbw_gbytes_s=_finite(into.algbw),
+        in_place_busbw_gbytes_s=_finite(into.busbw),
         in_place_wrong=_count(into.wrong, counts=counts),
     )
+
+
+def _finite(value: float | None) -> float | None:
+    """What was measured; a broken clock prints inf or nan, which is no measurement."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _count(wrong: float | None, *, counts: bool) -> int | None:
