@@ -197,7 +197,7 @@ def test_cancel_stops_the_processes_and_keeps_the_logs(local, launch):
     status = local.status(ref)
     assert status.state is JobState.CANCELLED
     assert status.exit_code is None
-    assert "here" in texts(list(local.logs(ref)))
+    assert "here" in [line.text for line in local.logs(ref)]
     local.cancel(ref)
 
 
