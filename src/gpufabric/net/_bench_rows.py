@@ -147,6 +147,10 @@ def is_plausible(words: list[str], layout: Layout) -> bool:
 
 def row_of(words: list[str], layout: Layout, lineno: int) -> BenchRow | None:
     """The row, or None where a word does not fit its column."""
+    if layout[:7] == _USUAL:
+        row = _usual_row(words, lineno)
+        if row is not None:
+            return row
     _, size_at, count_at, type_at, redop_at, root_at, halves, *_ = layout
     try:
         size = int(words[size_at or 0])
@@ -173,6 +177,30 @@ def row_of(words: list[str], layout: Layout, lineno: int) -> BenchRow | None:
         lineno=lineno,
         timestamp=None if layout.timestamp is None else " ".join(words[layout.timestamp :]),
     )
+
+
+# The columns of all versions from 2.13 on, without switches.
+_USUAL: Final = (13, 0, 1, 2, 3, 4, ((5, 6, 7, 8), (9, 10, 11, 12)))
+
+
+def _usual_row(words: list[str], lineno: int) -> BenchRow | None:
+    """A row of the usual columns with a number in each; None leaves it to the general way."""
+    size, count, dtype, redop, root, time, alg, bus, wrong, time2, alg2, bus2, wrong2 = words
+    if not _names_fit(dtype, redop) or size[0] == "-" or len(size) > _MAX_DIGITS:
+        return None
+    try:
+        return BenchRow(
+            size_bytes=int(size),
+            count=int(count),
+            out_of_place=Measured(float(time), float(alg), float(bus), _number(wrong)),
+            in_place=Measured(float(time2), float(alg2), float(bus2), _number(wrong2)),
+            dtype=dtype,
+            redop=redop,
+            root=int(root),
+            lineno=lineno,
+        )
+    except ValueError:
+        return None
 
 
 @lru_cache(maxsize=256)
@@ -205,6 +233,8 @@ def _from_milliseconds(half: Measured | None) -> Measured | None:
 
 
 def _number(word: str) -> float | None:
+    if word == "0":
+        return 0.0
     try:
         return float(word)
     except ValueError:

@@ -41,7 +41,8 @@ _PREFIXES: Final = (
     r"(?P<tag2>\[[A-Za-z_]+\d+\]):[ ]?",  # torch.distributed: [rank0], torchrun: [default0]
     r"(?P<tag3>\[pod/[^\]\s]+\])[ ]?",  # kubectl logs --prefix
     r"(?P<tag4>\((?:[\w.-]+, )?(?:rank=\d+, )?pid=\s*\d+(?:, ip=[\w.:]+)?\))[ ]?",  # SkyPilot
-    r"(?P<tag5>\([A-Za-z_]\w*(?:\.\w+)*(?: \w+)?(?: rank=\d+)? pid=\d+(?:, ip=[\w.:]+)?\))[ ]?",  # Ray, vLLM
+    # Ray, vLLM
+    r"(?P<tag5>\([A-Za-z_]\w*(?:\.\w+)*(?: \w+)?(?: rank=\d+)? pid=\d+(?:, ip=[\w.:]+)?\))[ ]?",
     # MPICH -prepend-rank, line numbers of a viewer
     r"(?P<tag6>\[\d+\]) (?=#|\s*\d+\s+\d+|\S+:\d+:\d+ |NCCL |\[(?:rank|default)\d)",
     r"(?P<tag7>\d+): ?(?=#|\s|\S+:\d+:\d+ |NCCL |[A-Za-z<'/\[])",  # srun --label
