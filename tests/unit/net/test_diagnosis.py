@@ -192,3 +192,16 @@ def test_a_network_that_was_asked_for_and_is_not_there_is_named():
     diagnosis = diagnose(read(_warn(1, "Error: network AWS Libfabric not found.") + "\n"))
     assert diagnosis.codes == ("wrong_network_plugin",)
     assert "AWS Libfabric" in diagnosis.findings[0].cause
+
+
+def test_a_flat_table_of_unknown_machines_says_what_it_looks_like():
+    columns = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
+    units = "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)"
+    rows = "".join(
+        f"{size:>12} {size // 4:>12} float sum -1 {size / 1680:.1f} 1.68 3.15 0\n"
+        for size in (67108864, 1073741824, 8589934592)
+    )
+    foot = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 3.15\n"
+    diagnosis = diagnose(read(f"{columns}\n{units}\n{rows}{foot}"))
+    assert diagnosis.health is Health.INCONCLUSIVE
+    assert "as over TCP" in diagnosis.findings[-1].cause

@@ -35,6 +35,8 @@ DATACENTER_GPU: Final = re.compile(
     r"\b(?:A100|A800|H100|H800|H200|H20|GH200|B200|B300|GB200|GB300)\b"
 )
 MEBI: Final = 2**20
+TCP_FLAT: Final = 6.0
+"""GB/s: what TCP gives between GPU nodes (3-4 untuned, more sockets a little more)."""
 
 
 class Case:
@@ -295,6 +297,17 @@ def busbw(row: BenchRow) -> float | None:
         half.busbw for half in (row.out_of_place, row.in_place) if half and half.busbw is not None
     ]
     return max(found) if found else None
+
+
+def flat_speed(table: BenchTable) -> float | None:
+    """The speed of a table that stays at what TCP gives, whatever the size; else None."""
+    speeds = [
+        speed
+        for row in table.rows
+        if row.size_bytes >= 32 * MEBI and (speed := busbw(row)) is not None
+    ]
+    flat = len(speeds) >= 2 and min(speeds) > 0 and max(speeds) <= TCP_FLAT
+    return max(speeds) if flat else None
 
 
 def row_evidence(row: BenchRow) -> Evidence:

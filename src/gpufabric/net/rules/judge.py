@@ -13,6 +13,7 @@ from gpufabric.net.rules.case import (
     Case,
     busbw,
     evidence_of,
+    flat_speed,
     iter_values,
     largest_row,
     mapping,
@@ -132,6 +133,12 @@ def _missing_in_tables(case: Case) -> str:
         return "the benchmark's end is missing: the text was cut, or the run did not end"
     if all(largest_row(table).size_bytes < _MEASURED_SIZE for table in case.tables):
         return "only small messages were measured"
+    flat = next((s for table in case.tables if (s := flat_speed(table)) is not None), None)
+    if flat is not None:
+        return (
+            f"busbw stays at {flat:.1f} GB/s, as over TCP; if these machines have an RDMA network,"
+            " it is not in use"
+        )
     return "the bandwidth may be right or not for machines that the text does not name"
 
 

@@ -8,17 +8,14 @@ from typing import Final
 from gpufabric.net.diagnosis import Severity
 from gpufabric.net.records import Evidence, NetError
 from gpufabric.net.rules.case import (
-    MEBI,
     SOCKETS,
     Case,
-    busbw,
     evidence_of,
+    flat_speed,
     row_evidence,
 )
 from gpufabric.net.rules.rule import Match, Rule, fires
 
-_TCP_FLAT: Final = 6.0
-"""GB/s: what TCP gives between GPU nodes (3-4 untuned, more sockets a little more)."""
 _CLOUD_PLUGINS: Final = {"FasTrak": "NCCL_FASTRAK_", "GPUDirectTCPX": "NCCL_GPUDIRECTTCPX_"}
 
 
@@ -41,12 +38,11 @@ def _flat_tables(case: Case) -> Iterable[Match]:
     if case.report.header.ranks_per_node is not None and case.report.header.ranks_per_node < 4:
         return ()
     for table in case.tables:
-        rows = [row for row in table.rows if row.size_bytes >= 32 * MEBI]
-        speeds = [speed for row in rows if (speed := busbw(row)) is not None]
-        if len(speeds) >= 2 and max(speeds) <= _TCP_FLAT and min(speeds) > 0:
+        speed = flat_speed(table)
+        if speed is not None:
             return fires(
-                *map(row_evidence, rows[-2:]),
-                about=f"busbw stays at {max(speeds):.1f} GB/s from 32 MiB up",
+                *map(row_evidence, table.rows[-2:]),
+                about=f"busbw stays at {speed:.1f} GB/s from 32 MiB up",
             )
     return ()
 
