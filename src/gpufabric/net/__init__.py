@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpufabric.net.diagnosis import Diagnosis, Finding, diagnose
+    from gpufabric.net.diagnosis import Diagnosis, Finding, Health, Severity, diagnose
+    from gpufabric.net.draw import topology_svg
     from gpufabric.net.reading import read
     from gpufabric.net.records import (
         BenchRow,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         Unread,
     )
     from gpufabric.net.report import NetReport
+    from gpufabric.net.sysfs import read_sysfs
 
 _RECORDS = (
     "BenchRow",
@@ -42,9 +44,7 @@ _RECORDS = (
     "Connection",
     "Device",
     "Devices",
-    "Diagnosis",
     "Evidence",
-    "Finding",
     "Gdr",
     "Hca",
     "HcaState",
@@ -70,7 +70,11 @@ _HOME = {
     "read": "gpufabric.net.reading",
     "Diagnosis": "gpufabric.net.diagnosis",
     "Finding": "gpufabric.net.diagnosis",
+    "Health": "gpufabric.net.diagnosis",
+    "Severity": "gpufabric.net.diagnosis",
     "diagnose": "gpufabric.net.diagnosis",
+    "read_sysfs": "gpufabric.net.sysfs",
+    "topology_svg": "gpufabric.net.draw",
 }
 
 __all__ = [
@@ -86,6 +90,7 @@ __all__ = [
     "Hca",
     "HcaState",
     "Header",
+    "Health",
     "HostView",
     "InspectorOp",
     "Mark",
@@ -95,11 +100,14 @@ __all__ = [
     "NetReport",
     "RankInit",
     "Ras",
+    "Severity",
     "Topology",
     "TorchLog",
     "Unread",
     "diagnose",
     "read",
+    "read_sysfs",
+    "topology_svg",
 ]
 
 
