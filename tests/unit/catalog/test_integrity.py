@@ -232,6 +232,30 @@ class TestCoreWeave(CatalogIntegrity):
     cloud = "coreweave"
 
 
+class TestCrusoe(CatalogIntegrity):
+    cloud = "crusoe"
+
+
+class TestTogether(CatalogIntegrity):
+    cloud = "together"
+
+
+class TestDigitalOcean(CatalogIntegrity):
+    cloud = "digitalocean"
+
+
+class TestHyperstack(CatalogIntegrity):
+    cloud = "hyperstack"
+
+
+class TestVerda(CatalogIntegrity):
+    cloud = "verda"
+
+
+class TestVoltagePark(CatalogIntegrity):
+    cloud = "voltagepark"
+
+
 def test_every_file_has_its_class():
     checked = {cls.cloud for cls in CatalogIntegrity.__subclasses__()}
     assert {path.stem for path in DATA.glob("*.toml")} - {"nccl"} == checked
