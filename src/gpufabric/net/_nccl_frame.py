@@ -21,7 +21,7 @@ _OWN_TIME = re.compile(r"\[(\d{4}-\d\d-\d\d[ _T]\d\d:\d\d:\d\d(?:\.\d+)?)\]\s*$"
 # A row of an nccl-tests table whose rest comes later, with NCCL's line printed behind it.
 _TORN_ROW = re.compile(r"(\s*\d+\s+\d+\s+[a-z][a-z0-9_]*(?:\s+[a-z]+)?(?:\s+(?:-1|\d))?)(?=\S)")
 _TORN_HALF = re.compile(r"((?:\s+\d+(?:\.\d+)?){3}\s+(?:\d|N/A))(?=[^\s\d.])")
-MAX_HEADS: Final = 8_192
+MAX_HEADS: Final = 24_576
 
 
 class Who:

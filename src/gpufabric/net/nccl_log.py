@@ -31,6 +31,19 @@ _MAX_SEEN: Final = 100_000
 _MAX_SEEN_TEXT: Final = 300
 _KEEP: Final = 100
 _LEVEL = re.compile(r"(?:^|\s)NCCL (WARN|INFO|TRACE|CALL) ")
+# Lines that say nothing kept here, each time in other words: orders of ranks, single calls.
+_SILENT: Final = (
+    "Trees [",
+    "Tree ",
+    "AllReduce: ",
+    "AllGather: ",
+    "ReduceScatter: ",
+    "Broadcast: ",
+    "Reduce: ",
+    "Send: ",
+    "Recv: ",
+    "AlltoAll: ",
+)
 # What NCCL prints below a warning, RCCL below its version, libfabric beside its plugin.
 _COMPANIONS: Final = (
     "This is usually caused by",
@@ -205,6 +218,8 @@ class NcclLogReader:
             if via > 0:
                 self._connection(body, via, lineno, raw)
                 return
+        if body.startswith(_SILENT):
+            return
         once = self._handle(body, who, lineno, raw)
         if once and self._seen_count < _MAX_SEEN and len(body) < _MAX_SEEN_TEXT:
             self._seen_count += 1

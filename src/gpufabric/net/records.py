@@ -7,9 +7,11 @@ be long: next to each stands a count of what was seen in all.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from gpufabric._frozen import FrozenDict, frozen
 
+_ABSURD: Final = 1e15
 _NO_STR_MAP: FrozenDict[str, str] = FrozenDict()
 
 
@@ -110,10 +112,13 @@ class BenchRow:
 
     def busbws(self) -> tuple[float, ...]:
         """The bus bandwidths printed in this row, out of place first."""
-        halves = (self.out_of_place, self.in_place)
-        found = (h.busbw for h in halves if h is not None)
         # nan and inf are printed where a time is zero; they have no mean.
-        return tuple(busbw for busbw in found if busbw is not None and abs(busbw) < 1e15)
+        found: list[float] = []
+        for half in (self.out_of_place, self.in_place):
+            busbw = None if half is None else half.busbw
+            if busbw is not None and -_ABSURD < busbw < _ABSURD:
+                found.append(busbw)
+        return tuple(found)
 
 
 @frozen(kw_only=True)
