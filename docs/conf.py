@@ -20,3 +20,4 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of private modules have no page of their own
 doctest_global_setup = "import gpufabric as gf"
 suppress_warnings = ["myst.header"]
+napoleon_custom_sections = [("Fields", "params_style")]

@@ -48,7 +48,7 @@ _LOOK_AGAIN_S = 0.02  # how often a follower looks at a cloud that other process
 
 
 class FakeCloud:
-    """A simulated cloud. Several `FakeBackend`s may use one, from several processes too.
+    """A simulated cloud. Several backends may use one, from several processes too.
 
     Args:
         pools: what it has; `gpufabric.testing.pool` makes one. Made-up machines by default.
