@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpufabric.net.diagnosis import Severity
-from gpufabric.net.records import Evidence
+from gpufabric.net.records import Evidence, NetError
 from gpufabric.net.rules._names import KNOWN, OTHERS
 from gpufabric.net.rules.case import Case, evidence_of, version_of
 from gpufabric.net.rules.rule import Match, Rule, fires
@@ -19,6 +19,7 @@ _NATIVE_SINCE: Final = (
     (r"\b(?:GH200|H100|H200|H800|H20)\b", (11, 8)),
 )
 """The CUDA that first compiles for a GPU, from NVIDIA's compatibility guides of each."""
+_TROUBLE: Final = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 _ENV_GUIDE: Final = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _SHM: Final = "/dev/shm"  # noqa: S108 - the folder that the rule is about
 
@@ -109,7 +110,41 @@ def _gpu_too_new(case: Case) -> Iterable[Match]:
     return fires(line, about=about, severity=Severity.NOTE if case.shown_to_work else None)
 
 
+def _memlock(case: Case) -> Iterable[Match]:
+    errors = [e for e in case.errors("memory_registration_failed") if _no_memory(e)]
+    locked = case.fact("memlock_bytes")
+    resources = [e for e in case.errors("verbs_resource_failed") if e.errno == 12]
+    if resources and locked != "unlimited":
+        errors += resources
+    if errors:
+        return fires(*evidence_of(errors))
+    if isinstance(locked, int) and locked < 2**30:
+        text = f"max locked memory: {locked} bytes"
+        # The shell's limit is not always the job's.
+        severity = Severity.NOTE if case.shown_to_work else Severity.ERROR
+        return fires(case.fact_evidence("memlock_bytes", text), severity=severity)
+    return ()
+
+
+def _no_memory(error: NetError) -> bool:
+    """ENOMEM, as errno, as libfabric's result, or not told at all."""
+    result = error.values.get("result")
+    return error.errno == 12 or result == "-12" or (error.errno is None and result is None)
+
+
 RULES: Final = (
+    Rule(
+        id="memlock",
+        title="too little memory may be locked",
+        severity=Severity.CRITICAL,
+        cause="The limit of locked memory of the daemon that starts the job is too small to"
+        " register buffers for RDMA.",
+        remedy="Set memlock to unlimited for slurmd, sshd or containerd (LimitMEMLOCK=infinity in"
+        " the unit, or `docker run --ulimit memlock=-1`), restart it, and check with `ulimit -l`"
+        " inside the job. A pod also needs the IPC_LOCK capability.",
+        sources=(_TROUBLE, "https://github.com/NVIDIA/nccl-tests/issues/206"),
+        when=_memlock,
+    ),
     Rule(
         id="shm_too_small",
         title=f"{_SHM} is too small",

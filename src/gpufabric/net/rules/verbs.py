@@ -189,28 +189,6 @@ def _one_plugin(case: Case) -> Iterable[Match]:
     return ()
 
 
-def _memlock(case: Case) -> Iterable[Match]:
-    errors = [e for e in case.errors("memory_registration_failed") if _no_memory(e)]
-    locked = case.fact("memlock_bytes")
-    resources = [e for e in case.errors("verbs_resource_failed") if e.errno == 12]
-    if resources and locked != "unlimited":
-        errors += resources
-    if errors:
-        return fires(*evidence_of(errors))
-    if isinstance(locked, int) and locked < 2**30:
-        text = f"max locked memory: {locked} bytes"
-        # The shell's limit is not always the job's.
-        severity = Severity.NOTE if case.shown_to_work else Severity.ERROR
-        return fires(case.fact_evidence("memlock_bytes", text), severity=severity)
-    return ()
-
-
-def _no_memory(error: NetError) -> bool:
-    """ENOMEM, as errno, as libfabric's result, or not told at all."""
-    result = error.values.get("result")
-    return error.errno == 12 or result == "-12" or (error.errno is None and result is None)
-
-
 def _small_mtu(case: Case) -> Iterable[Match]:
     roce = case.log.link_layer == "RoCE"
     pairs = [m for m in case.marks("queue_pair") if m.values.get("mtu") in {"1", "2", "3"}]
@@ -380,18 +358,6 @@ RULES: Final = (
         " NCCL_NET_PLUGIN=none for the built-in one.",
         sources=("https://github.com/NVIDIA/nccl/issues/1710",),
         when=_one_plugin,
-    ),
-    Rule(
-        id="memlock",
-        title="too little memory may be locked",
-        severity=Severity.CRITICAL,
-        cause="The limit of locked memory of the daemon that starts the job is too small to"
-        " register buffers for RDMA.",
-        remedy="Set memlock to unlimited for slurmd, sshd or containerd (LimitMEMLOCK=infinity in"
-        " the unit, or `docker run --ulimit memlock=-1`), restart it, and check with `ulimit -l`"
-        " inside the job. A pod also needs the IPC_LOCK capability.",
-        sources=(_TROUBLE, "https://github.com/NVIDIA/nccl-tests/issues/206"),
-        when=_memlock,
     ),
     Rule(
         id="small_mtu",
