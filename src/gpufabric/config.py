@@ -13,7 +13,7 @@ from typing import cast
 import attrs
 
 from gpufabric._frozen import FrozenDict, field, frozen
-from gpufabric.errors import ConfigError, SpecError
+from gpufabric.errors import ConfigError, Problem, SpecError
 
 __all__ = ["Settings", "environment"]
 
@@ -48,6 +48,12 @@ class Settings:
     origins: FrozenDict[str, str] = field(
         factory=FrozenDict[str, str], converter=FrozenDict[str, str], eq=False
     )
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("discover_timeout_s", "workdir_limit_mb", "poll_s", "stop_grace_s"):
+            value = getattr(self, name)
+            if value < 0 or (value == 0 and name != "stop_grace_s"):
+                raise SpecError([Problem(path=name, message=f"{value:g} is too small")])
 
     @classmethod
     def load(cls, **given: object) -> "Settings":
@@ -108,8 +114,10 @@ def _from_files() -> list[tuple[dict[str, object], str]]:
     for file in files:
         try:
             text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):  # absent or unreadable: no layer
+        except OSError:  # absent, or not ours to read: no layer
             continue
+        except UnicodeDecodeError as exc:
+            raise ConfigError(f"{file}: {exc}") from exc
         try:
             found.append((dict(cast("Mapping[str, object]", tomllib.loads(text))), str(file)))
         except tomllib.TOMLDecodeError as exc:
