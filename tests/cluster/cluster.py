@@ -5,12 +5,14 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 
 from gfcluster import addons, build, dress, faults, layout, lifecycle, machine, users
 from gfcluster.api import Api, ApiError
 from gfcluster.shell import ClusterError, answer
 
 Arguments = argparse.Namespace
+Command = Callable[[Arguments], int | None]
 
 
 def _api() -> Api:
@@ -103,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cluster.py", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, action: object, text: str) -> argparse.ArgumentParser:
+    def add(name: str, action: Command, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=action)
         return command

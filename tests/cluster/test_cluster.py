@@ -134,11 +134,6 @@ def test_a_pod_reaches_the_api_server_as_its_service_account(own_cluster, namesp
         "print(answer['status']['userInfo']['username'])\n"
     )
     api = own_cluster.api
-    wait_until(
-        "the service account is there",
-        lambda: api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"),
-        timeout_s=20,
-    )
     api.create(_pod(own_cluster, namespace, "asks", "python3", "-c", script))
     _wait_phase(api, namespace, "asks", "Succeeded")
     assert _log(api, namespace, "asks") == f"system:serviceaccount:{namespace}:default\n"

@@ -100,7 +100,8 @@ class Api:
 
     def is_true(self, path: str, condition: str) -> bool:
         """Whether an object is there and has a condition that is true."""
-        conditions = ((self.get(path) or {}).get("status") or {}).get("conditions") or []
+        status: dict[str, Any] = (self.get(path) or {}).get("status") or {}
+        conditions: list[dict[str, str]] = status.get("conditions") or []
         return any(row["type"] == condition and row["status"] == "True" for row in conditions)
 
     def wait_true(self, path: str, condition: str, timeout_s: float = 20) -> None:

@@ -1,8 +1,8 @@
 """The control plane: etcd, API server, controller manager, scheduler and DNS, in one namespace."""
 
 import json
-import urllib.error
 import urllib.request
+import uuid
 from pathlib import Path
 
 from . import build, daemons, layout, net, pki
@@ -230,6 +230,41 @@ def wait_apiserver(timeout_s: float = 120) -> Api:
     wait_until("the API server is ready", ready, timeout_s=timeout_s,
                diagnose=lambda: tail(daemon.log))  # fmt: skip
     return api
+
+
+def wait_takes_pods(api: Api, namespace: str, timeout_s: float = 60) -> None:
+    """Wait until a new namespace takes pods: its account is made, and webhooks know of it.
+
+    Each controller hears of it by its own watch, and after an API server's restart late.
+    """
+    container = {"name": "main", "image": layout.JOB_IMAGE}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe", "namespace": namespace},
+        "spec": {"containers": [container]},
+    }
+    said = ""
+
+    def taken() -> bool:
+        nonlocal said
+        try:
+            api.create(pod, dry_run=True)
+        except (ApiError, OSError) as exc:
+            said = str(exc)
+            return False
+        return True
+
+    wait_until(f"{namespace} takes pods", taken, timeout_s=timeout_s, diagnose=lambda: said)
+
+
+def wait_whole(api: Api) -> None:
+    """Wait until all controllers follow the API server, by making a namespace for pods."""
+    name = f"probe-{uuid.uuid4().hex[:8]}"
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    api.create(body)
+    wait_takes_pods(api, name)
+    api.delete(body)
 
 
 def wait_dns(timeout_s: float = 60) -> None:

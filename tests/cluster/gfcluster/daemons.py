@@ -92,7 +92,9 @@ def start(
         "env": dict(daemon.env),
         "node": node,
     }
-    _record(name).write_text(json.dumps(row, indent=1))
+    partial = _record(name).with_suffix(".partial")
+    partial.write_text(json.dumps(row, indent=1))
+    partial.rename(_record(name))  # whoever reads it meanwhile sees all of it or nothing
     check(daemon)
     return daemon
 

@@ -1,7 +1,7 @@
 """Nodes dressed as any cloud's: labels, taints, resources, devices, objects of the platform."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from . import daemons, layout, machine, nodes
 from .api import MERGE, Api
@@ -57,9 +57,11 @@ def _definition(name: str) -> Item:
 def _fill(value: Any, words: dict[str, str]) -> Any:
     """The same value with {node}, {index} and the profile's own words filled in."""
     if isinstance(value, dict):
-        return {_fill(key, words): _fill(item, words) for key, item in value.items()}
+        rows = cast("dict[str, Any]", value)
+        return {_fill(key, words): _fill(item, words) for key, item in rows.items()}
     if isinstance(value, list):
-        return [_fill(item, words) for item in value]
+        items: list[Any] = value
+        return [_fill(item, words) for item in items]
     if isinstance(value, str):
         for word, text in words.items():
             value = value.replace("{" + word + "}", text)
@@ -94,7 +96,7 @@ def dress(api: Api, node: Node, name: str, words: dict[str, str] | None = None) 
     _make_files(node, profile)
     before = _get(api, node)
     labels, annotations = profile.get("labels", {}), profile.get("annotations", {})
-    worn = {
+    worn: Item = {
         "profile": name,
         "labels": {key: before["metadata"]["labels"].get(key) for key in labels},
         "annotations": {key: before["metadata"]["annotations"].get(key) for key in annotations},

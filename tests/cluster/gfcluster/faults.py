@@ -103,6 +103,7 @@ def heal(all_nodes: tuple[Node, ...]) -> Api:
         if name in daemons.names():
             addons.wait_serving(name)
             addons.wait_admitting(api, name)
+    control.wait_whole(api)
     for node in all_nodes:
         dress.again(api, node)
     return api

@@ -7,16 +7,16 @@ neither, tests are skipped and say so; where GPUFABRIC_TEST_CLUSTER=required the
 import contextlib
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from . import build, dress, faults, layout, lifecycle, users
+from . import build, control, dress, faults, layout, lifecycle, users
 from .api import Api
-from .shell import run
+from .shell import run, wait_until
 
 Rule = Mapping[str, Sequence[str]]
 
@@ -46,7 +46,7 @@ class Cluster:
                 dress.dress(self.api, node, profile, words)
 
     @contextlib.contextmanager
-    def fault(self, fault: str, target: str) -> Iterator[None]:
+    def fault(self, fault: str, target: str) -> Generator[None, None, None]:
         """A fault for as long as the block runs; everything is healed after it."""
         all_nodes = lifecycle.running_nodes()
         faults.inflict(fault, target, all_nodes)
@@ -94,11 +94,12 @@ def own_cluster(cluster: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace of the test's own; deleted after it, with all that is in it."""
+    """A namespace of the test's own, ready for pods; deleted after it, with all that is in it."""
     name = f"gpufabric-test-{uuid.uuid4().hex[:8]}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     if cluster.own:
         cluster.api.create(body)
+        control.wait_takes_pods(cluster.api, name)
         yield name
         cluster.api.delete(body)
         return
@@ -108,6 +109,11 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     connection = config.new_client_from_config(str(cluster.kubeconfig))  # type: ignore[no-untyped-call]
     api = client.CoreV1Api(connection)
     api.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
+    wait_until(
+        "pods have an account",
+        lambda: api.list_namespaced_service_account(name).items,
+        timeout_s=60,
+    )
     yield name
     api.delete_namespace(name)
 

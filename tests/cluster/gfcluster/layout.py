@@ -3,7 +3,7 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def alone() -> Generator[None, None, None]:
     """Only one build, `up`, `down` or fault at a time. The file stays: its removal would race."""
     lock = cache_folder() / "lock"
     lock.parent.mkdir(parents=True, exist_ok=True)

@@ -95,6 +95,7 @@ def _start(all_nodes: tuple[Node, ...], wanted: tuple[str, ...]) -> None:
     for name in wanted:
         addons.wait_admitting(api, name)
         say(f"{name} is ready")
+    control.wait_whole(api)
 
 
 def _start_runtime(node: Node) -> None:
