@@ -151,7 +151,9 @@ SHAPES: Final = (
         r"(?:Unable to|Could not) register memory.*?(?:device (?P<nic>\d+).*?)?"
         r"(?:RC: (?P<result>-?\d+))?(?:, Error: (?P<text>[A-Z].*?))?\s*$",
     ),
-    _shape("network_type_mismatch", "incompatible", r"Remote \w+ device is incompatible with the local"),
+    _shape(
+        "network_type_mismatch", "incompatible", r"Remote \w+ device is incompatible with the local"
+    ),
     _shape("name_not_resolved", "address info", r"getting address info ?: (?P<text>.+?)\s*$"),
     _shape("invalid_comm_id", "NCCL_COMM_ID", r"Invalid NCCL_COMM_ID \[?(?P<peer>[^\s\],]+)"),
     _shape("network_type_mismatch", "wrong type", r"wrong type (?P<got>\d+) != (?P<wanted>\d+)"),

@@ -165,9 +165,10 @@ def _encoding(head: bytes) -> str | None:
 
 def _untouched(stream: IO[str]) -> IO[bytes] | None:
     """The bytes below a text file nothing has been read of; a decoder reads ahead of its user."""
-    if isinstance(stream, io.TextIOWrapper) and stream.seekable() and stream.tell() == 0:
-        return cast("IO[bytes]", stream.buffer)
-    return None
+    if not isinstance(stream, io.TextIOWrapper):
+        return None
+    fresh = stream.seekable() and stream.tell() == 0
+    return cast("IO[str]", stream).buffer if fresh else None  # type: ignore[attr-defined]
 
 
 def _pieces(text: str) -> Iterator[str]:
