@@ -75,7 +75,7 @@ class PythonCall:
             raise MissingExtraError("a Python function as Task.run", extra="functions") from exc
         name = getattr(function, "__qualname__", type(function).__name__)
         try:
-            dumps: Callable[[object], bytes] = cloudpickle.dumps  # pyright: ignore[reportUnknownMemberType]  # untyped
+            dumps: Callable[[object], bytes] = cloudpickle.dumps  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # untyped
             payload = dumps((function, args, kwargs))
         except Exception as exc:
             raise SpecError(f"{name} cannot be shipped: {exc}") from exc
