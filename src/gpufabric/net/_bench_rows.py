@@ -38,6 +38,8 @@ class Layout(NamedTuple):
     milliseconds: bool
     time_is_cpu: bool
     per_iteration: bool
+    usual: bool = False
+    """The columns of all versions from 2.13 on, without switches."""
 
 
 def layout_of(text: str) -> Layout | None:
@@ -59,7 +61,7 @@ def layout_of(text: str) -> Layout | None:
         half = words[start:stop]
         wrong = next((start + i for i, word in enumerate(half) if word in _WRONG), None)
         halves.append((start, _at(half, ("algbw",), start), _at(half, ("busbw",), start), wrong))
-    return Layout(
+    layout = Layout(
         n_words=len(words) + (stamp is not None),
         size=_at(left, _SIZE),
         elements=_at(left, _COUNT),
@@ -74,6 +76,7 @@ def layout_of(text: str) -> Layout | None:
         time_is_cpu="cputime" in words,
         per_iteration=any(word.startswith("i_m") for word in words),
     )
+    return layout._replace(usual=layout[:7] == _USUAL)
 
 
 def _at(words: list[str], names: tuple[str, ...], offset: int = 0) -> int | None:
@@ -147,7 +150,7 @@ def is_plausible(words: list[str], layout: Layout) -> bool:
 
 def row_of(words: list[str], layout: Layout, lineno: int) -> BenchRow | None:
     """The row, or None where a word does not fit its column."""
-    if layout[:7] == _USUAL:
+    if layout.usual:
         row = _usual_row(words, lineno)
         if row is not None:
             return row
@@ -179,7 +182,6 @@ def row_of(words: list[str], layout: Layout, lineno: int) -> BenchRow | None:
     )
 
 
-# The columns of all versions from 2.13 on, without switches.
 _USUAL: Final = (13, 0, 1, 2, 3, 4, ((5, 6, 7, 8), (9, 10, 11, 12)))
 
 
