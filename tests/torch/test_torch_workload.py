@@ -100,8 +100,8 @@ def test_a_killed_rank_fails_the_others(tmp_path):
             break
     nodes[2].kill()
     ended = finish(nodes)
-    assert [code for code, _, _ in ended[:2]] == [3, 3]
-    assert all("gpufabric-bench: rank" in err for _, _, err in ended[:2])
+    assert [code for code, _, _ in ended[:2]] == [3, 3], ended
+    assert all("gpufabric-bench: rank" in err for _, _, err in ended[:2]), ended
 
 
 def test_nccl_without_gpus_is_refused_in_words(tmp_path):

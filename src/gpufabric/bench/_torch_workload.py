@@ -237,7 +237,9 @@ def run_rank(o: base.Options, local_rank: int, backend: str) -> int:
     except base.BenchError as exc:
         return _fail(rank, exc.text, exc.code)
     except RuntimeError as exc:  # what torch.distributed raises for all faults of the network
-        return _fail(rank, str(exc).strip().split("\n", 1)[0], 3)
+        _fail(rank, str(exc).strip().split("\n", 1)[0], 3)
+        # Its threads wait for a peer that is gone, or abort the process, when Python ends.
+        os._exit(3)
     return code
 
 
