@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TESTS  ?= tests
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test test-hostile test-net test-torch test-cluster lint types docs notebooks wheel bench clean
+.PHONY: help demo test test-hostile test-net test-torch test-cluster test-cluster-lifecycle test-crosscheck lint types docs notebooks wheel bench clean
 
 help:
 	@echo "make demo          run a four-node gang on this machine, measure it, tear it down"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-hostile  kill callers, supervisors and ranks at random moments (minutes)"
 	@echo "make test-net      real networks between namespaces (root, iproute2)"
 	@echo "make test-torch    the torch workload on gloo (installs PyTorch, 4.7 GB)"
+	@echo "make test-crosscheck  the catalog against data in the clouds' own packages"
 	@echo "make test-cluster  a real Kubernetes cluster on this machine (root, Go)"
 	@echo "make lint types docs notebooks wheel bench"
 
@@ -40,14 +41,38 @@ demo: $(VENV)/.run
 	@$(BIN)/python -m gpufabric demo
 
 test: $(VENV)/.test
-	$(PYTEST) -q -m "not slow and not root and not torch and not cluster" $(TESTS)
-	@echo "left out: tests that need root (make test-net), Go (make test-cluster), PyTorch (make test-torch)"
+	$(PYTEST) -q -n 2 -m "not slow and not root and not torch and not cluster" $(TESTS)
+	@echo "left out: root (make test-net), Go (make test-cluster), PyTorch (make test-torch), clouds' own data (make test-crosscheck)"
 
 test-hostile: $(VENV)/.test
 	$(PYTEST) -q -m slow $(TESTS)
 
 test-net: $(VENV)/.test
 	$(PYTEST) -q -m root $(TESTS)
+
+CROSS := .venv-crosscheck
+$(CROSS)/.crosscheck: pyproject.toml
+	@$(PYTHON) -m venv $(CROSS)
+	@$(CROSS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(CROSS)/bin/python -m pip install --quiet --editable . --group test --group crosscheck
+	@$(CROSS)/bin/python -m pip install --quiet --no-deps xpk
+	@touch $@
+
+test-crosscheck: $(CROSS)/.crosscheck
+	$(CROSS)/bin/python -m pytest -q $(TESTS)/unit/catalog -k crosscheck
+
+test-cluster: $(VENV)/.test
+ifdef GPUFABRIC_TEST_KUBECONFIG
+	GPUFABRIC_TEST_CLUSTER=required $(PYTEST) -q -m cluster $(TESTS)
+else
+	$(PYTHON) tests/cluster/cluster.py build
+	$(PYTHON) tests/cluster/cluster.py up
+	GPUFABRIC_TEST_CLUSTER=required $(PYTEST) -q -m cluster $(TESTS); \
+		status=$$?; $(PYTHON) tests/cluster/cluster.py down; exit $$status
+endif
+
+test-cluster-lifecycle: $(VENV)/.test
+	GPUFABRIC_TEST_CLUSTER=lifecycle $(PYTEST) -q -m cluster tests/cluster/test_lifecycle.py
 
 TORCH := .venv-torch
 $(TORCH)/.torch: pyproject.toml
