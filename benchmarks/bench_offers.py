@@ -154,7 +154,10 @@ def main() -> None:
         timed = (
             f"import time; t = time.process_time()\n{code}\nprint((time.process_time() - t) * 1e3)"
         )
-        print(f"{name}: {float(fresh(timed, args.peer).split()[-1]):.0f} ms CPU")
+        try:
+            print(f"{name}: {float(fresh(timed, args.peer).split()[-1]):.0f} ms CPU")
+        except subprocess.CalledProcessError as exc:
+            print(f"{name}: did not run here: {exc.stderr.strip().splitlines()[-1]}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gpufabric.catalog.index import Catalog, CloudCatalog
 from gpufabric.catalog.rows import InstanceTypeRow
 from gpufabric.catalog.spelling import read_model, spellings
+from gpufabric.net._market import Group, Market, market_of
 from gpufabric.net._offered import Sold, Used, nearest_gpudirect, sources_of, warnings_of
 from gpufabric.net._reach import (
     READS,
@@ -16,7 +17,6 @@ from gpufabric.net._reach import (
     network_of,
     reached,
     reached_alone,
-    strongest,
 )
 from gpufabric.net.interconnect import Place
 from gpufabric.net.nics import NicLayout
@@ -45,26 +45,30 @@ class Case:
         self.catalog = catalog
         self.accelerator = resources.accelerator
         self.alone = task.num_nodes == 1
-        self._seen: dict[tuple[str, str, str | None], _Alike] = {}
 
     def judge(self, have: Sequence[Sold]) -> Judged:
         """Every thing sold that is of the accelerator asked for, judged."""
-        judged = Judged([], [])
         fits = self._fits(have)
-        same = [sold for sold in have if fits(sold.row)]
-        wanted = self._wanted(same)
-        if not wanted:
-            judged.rejections.append(self._reject(self._why_nothing(have, same)))
-            return judged
-        rivals = _Rivals(same)
+        market = market_of(sold for sold in have if fits(sold.row))
+        if not self._wanted(market):
+            return Judged([], [self._reject(self._why_nothing(have, market))])
+        return self.judge_market(market)
+
+    def judge_market(self, market: Market) -> Judged:
+        """Everything of one market, judged; the market is of the accelerator asked for."""
+        judged = Judged([], [])
         refused: set[tuple[str, str]] = set()
-        for sold in wanted:
-            made = self._one(sold, same, rivals)
-            if isinstance(made, Offer):
-                judged.offers.append(made)
-            elif made and (sold.row.name, made) not in refused:
-                refused.add((sold.row.name, made))
-                judged.rejections.append(self._reject(made, sold))
+        for group in self._wanted(market):
+            alike = self._alike(group)
+            for sold, rivals in group.places:
+                made = alike.unfit or self._one(sold, alike, group, rivals)
+                if isinstance(made, Offer):
+                    judged.offers.append(made)
+                elif made and (sold.row.name, made) not in refused:
+                    refused.add((sold.row.name, made))
+                    judged.rejections.append(self._reject(made, sold))
+                if alike.unfit:
+                    break
         return judged
 
     # ---- which rows
@@ -80,17 +84,19 @@ class Case:
             return lambda row: wanted is not None and wanted.fits(row.gpu)
         return lambda row: _memory_fits(asked, row)
 
-    def _wanted(self, same: Sequence[Sold]) -> Sequence[Sold]:
+    def _wanted(self, market: Market) -> Sequence[Group]:
         name = self.resources.instance_type
-        return same if name is None else [sold for sold in same if _is_named(sold.row, name)]
+        if name is None:
+            return market.groups
+        return [group for group in market.groups if _is_named(group.first.row, name)]
 
-    def _why_nothing(self, have: Sequence[Sold], same: Sequence[Sold]) -> str:
+    def _why_nothing(self, have: Sequence[Sold], market: Market) -> str:
         name, asked = self.resources.instance_type, self.accelerator
         if self._assumed and not self.catalog.cloud(self.backend).type_names:
             return "no node is listed here: lay a catalog file with your own types over it"
         if name is not None:
             row = _find(name, (self.catalog.cloud(self.backend),)) if self._assumed else None
-            if row is not None and asked is not None and not same:
+            if row is not None and asked is not None and not market.groups:
                 return f"{row.name} has {row.gpu.count} x {row.gpu.model}, not {asked}"
             named = next((s.row for s in have if _is_named(s.row, name)), row)
             if named is not None and asked is not None:
@@ -131,46 +137,43 @@ class Case:
             instance_type=None if sold is None else sold.row.name,
         )
 
-    def _one(self, sold: Sold, same: Sequence[Sold], rivals: _Rivals) -> Offer | str:
+    def _one(
+        self, sold: Sold, alike: _Alike, group: Group, rivals: Sequence[InstanceTypeRow]
+    ) -> Offer | str:
         """An offer, or why not; empty where another place of the same type says it all."""
-        alike = self._alike(sold)
-        unfit = alike.unfit or self._too_dear(sold)
-        if unfit:
-            return unfit
-        outside = self._outside(sold, same)
+        dear = self._too_dear(sold)
+        if dear:
+            return dear
+        outside = self._outside(sold, group)
         if outside is not None:
             return outside
-        row, others = sold.row, rivals.of(sold)
+        row = sold.row
         if self.alone:
-            tier, why = reached_alone(row, alike.gpus, others)
+            tier, why = reached_alone(row, alike.gpus, rivals)
         else:
-            tier, why = reached(row, alike.network, self.task.num_nodes, others)
+            tier, why = reached(row, alike.network, self.task.num_nodes, rivals)
         asked = self.resources.network_tier
         if tier < asked:
             return f"{asked.value} cannot be kept: {why}{self._nearest(sold, asked)}"
         return self._too_slow(row, alike.network) or self._offer(sold, alike, tier)
 
-    def _alike(self, sold: Sold) -> _Alike:
+    def _alike(self, group: Group) -> _Alike:
         """What is the same in every place where this type is sold on this platform."""
-        key = (sold.row.name, sold.platform.name, sold.pool)
-        found = self._seen.get(key)
-        if found is None:
-            row = sold.row
-            gpus = self.accelerator.count if self.accelerator else row.gpu.count
-            network = network_of(sold.cloud, row, sold.platform, whole=gpus == row.gpu.count)
-            if sold.attached is not None:
-                network = attached(network, row, sold.attached)
-            used = Used(sold, network, gpus, self.task.num_nodes)
-            found = self._seen[key] = _Alike(
-                unfit=self._unfit(sold),
-                gpus=gpus,
-                network=network,
-                used=used,
-                accelerator=Accelerator(model=row.gpu.model, count=gpus),
-                nics=used.nics(),
-                limits=used.limits(),
-            )
-        return found
+        sold, row = group.first, group.first.row
+        gpus = self.accelerator.count if self.accelerator else row.gpu.count
+        network = network_of(sold.cloud, row, sold.platform, whole=gpus == row.gpu.count)
+        if sold.attached is not None:
+            network = attached(network, row, sold.attached)
+        used = Used(sold, network, gpus, self.task.num_nodes)
+        return _Alike(
+            unfit=self._unfit(sold),
+            gpus=gpus,
+            network=network,
+            used=used,
+            accelerator=Accelerator(model=row.gpu.model, count=gpus),
+            nics=used.nics(),
+            limits=used.limits(),
+        )
 
     def _unfit(self, sold: Sold) -> str:
         row, asked = sold.row, self.accelerator
@@ -216,12 +219,12 @@ class Case:
                 return f"{wanted} nodes exceed the {most} that one {kind} network here holds"
         return ""
 
-    def _outside(self, sold: Sold, same: Sequence[Sold]) -> str | None:
+    def _outside(self, sold: Sold, group: Group) -> str | None:
         """Why its place is not allowed; empty where the same type has a place that is."""
         places = self.resources.places
         if not places or any(place.admits(sold.place) for place in places):
             return None
-        mine = [other.place for other in same if other.row is sold.row]
+        mine = [other.place for other, _ in group.places]
         if any(place.admits(other) for place in places for other in mine):
             return ""
         allowed = f"only these places are allowed: {', '.join(map(str, places))}"
@@ -300,31 +303,6 @@ class _Alike(NamedTuple):
     accelerator: Accelerator
     nics: NicLayout
     limits: tuple[str, ...]
-
-
-class _Rivals:
-    """The types of one accelerator by place. A type of unknown regions may be sold anywhere."""
-
-    def __init__(self, same: Iterable[Sold]) -> None:
-        self._rows: dict[Place, dict[str, InstanceTypeRow]] = {}
-        self._anywhere: dict[str, InstanceTypeRow] = {}
-        self._all: dict[str, InstanceTypeRow] = {}
-        for sold in same:
-            rows = self._rows.setdefault(sold.place, {})
-            rows[sold.row.name] = self._all[sold.row.name] = sold.row
-            if sold.place.region is None:
-                self._anywhere[sold.row.name] = sold.row
-        self._lists: dict[tuple[Place, str], list[InstanceTypeRow]] = {}
-
-    def of(self, sold: Sold) -> list[InstanceTypeRow]:
-        """The other types of this accelerator here that a promise must hold against."""
-        key = (sold.place, sold.row.gpu.model)
-        found = self._lists.get(key)
-        if found is None:
-            rows = self._all if sold.place.region is None else self._rows[sold.place]
-            here = {**rows, **self._anywhere}.values()
-            found = self._lists[key] = strongest(r for r in here if r.gpu.model == key[1])
-        return [row for row in found if row is not sold.row]
 
 
 def _is_named(row: InstanceTypeRow, name: str) -> bool:

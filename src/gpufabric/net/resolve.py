@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpufabric.catalog.index import Catalog, CloudCatalog
 from gpufabric.catalog.rows import Confidence, InstanceTypeRow, PriceRow
-from gpufabric.catalog.spelling import read_model, spellings
+from gpufabric.catalog.spelling import Wanted, read_model, spellings
 from gpufabric.net._judge import Case, Judged, Sold
+from gpufabric.net._market import Market, market_of
 from gpufabric.net.interconnect import Place
 from gpufabric.plan import LaunchPolicy, Offer, RankBy, Resolution
 from gpufabric.resources import Resources
@@ -32,7 +33,7 @@ def resolve(
 ) -> Resolution:
     """All ways to run a task on what is sold here, best first, and why the others are not."""
     have = list(sold)
-    cases = [Case(task, res, backend, catalog) for res in task.resources.alternatives()]
+    cases = [Case(task, res, backend, catalog) for res in _alternatives(task.resources)]
     return _resolution([case.judge(have) for case in cases], policy)
 
 
@@ -40,13 +41,43 @@ def assumed_offers(
     task: Task, cloud: CloudCatalog, catalog: Catalog, *, policy: LaunchPolicy | None = None
 ) -> Resolution:
     """What one cloud sells by the catalog alone: every type, platform and region."""
-    cases = [Case(task, res, cloud.name, catalog) for res in task.resources.alternatives()]
     judged: list[Judged] = []
-    for case in cases:
-        rows = _rows(case.resources, cloud)
-        spot = case.resources.use_spot
+    for resources in _alternatives(task.resources):
+        case = Case(task, resources, cloud.name, catalog)
+        market = _market(resources, cloud)
+        if market is not None:
+            judged.append(case.judge_market(market))
+            continue
+        spot = resources.use_spot
+        rows = _rows(resources, cloud)
         judged.append(case.judge([sold for row in rows for sold in _sold(row, cloud, spot=spot)]))
     return _resolution(judged, policy)
+
+
+def _alternatives(resources: Resources) -> tuple[Resources, ...]:
+    plain = not resources.any_of and len(resources.accelerators) <= 1
+    return (resources,) if plain else resources.alternatives()
+
+
+def _market(resources: Resources, cloud: CloudCatalog) -> Market | None:
+    """What the cloud sells of one accelerator model, kept; None where more must be looked at."""
+    asked = resources.accelerator
+    if asked is None or asked.model is None or resources.instance_type is not None:
+        return None
+    wanted = _wanted(asked.model, cloud)
+    rows = [] if wanted is None else [r for r in cloud.types(wanted.model) if wanted.fits(r.gpu)]
+    if not rows:
+        return None
+    spot = resources.use_spot
+    return cloud.kept(
+        None,
+        ("market", wanted, spot),
+        lambda: market_of(sold for row in rows for sold in _sold(row, cloud, spot=spot)),
+    )
+
+
+def _wanted(model: str, cloud: CloudCatalog) -> Wanted | None:
+    return read_model(model, cloud.kept(None, "models", lambda: spellings(cloud.models)))
 
 
 def _resolution(judged: Iterable[Judged], policy: LaunchPolicy | None) -> Resolution:
@@ -83,8 +114,7 @@ def _rows(resources: Resources, cloud: CloudCatalog) -> Sequence[InstanceTypeRow
         return ()
     if wanted.model is None:
         return cloud.types()
-    known = cloud.kept(None, "models", lambda: spellings(cloud.models))
-    found = read_model(wanted.model, known)
+    found = _wanted(wanted.model, cloud)
     return () if found is None else cloud.types(found.model)
 
 
