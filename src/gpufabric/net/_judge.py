@@ -60,8 +60,11 @@ class Case:
         refused: set[tuple[str, str]] = set()
         for group in self._wanted(market):
             alike = self._alike(group)
+            verdicts: dict[int, tuple[NetworkTier, str]] = {}  # by the rivals, which places share
             for sold, rivals in group.places:
-                made = alike.unfit or self._one(sold, alike, group, rivals)
+                if not alike.unfit and id(rivals) not in verdicts:
+                    verdicts[id(rivals)] = self._verdict(alike, sold, rivals)
+                made = alike.unfit or self._one(sold, alike, group, verdicts[id(rivals)])
                 if isinstance(made, Offer):
                     judged.offers.append(made)
                 elif made and (sold.row.name, made) not in refused:
@@ -138,7 +141,7 @@ class Case:
         )
 
     def _one(
-        self, sold: Sold, alike: _Alike, group: Group, rivals: Sequence[InstanceTypeRow]
+        self, sold: Sold, alike: _Alike, group: Group, verdict: tuple[NetworkTier, str]
     ) -> Offer | str:
         """An offer, or why not; empty where another place of the same type says it all."""
         dear = self._too_dear(sold)
@@ -147,15 +150,21 @@ class Case:
         outside = self._outside(sold, group)
         if outside is not None:
             return outside
-        row = sold.row
+        tier, refusal = verdict
+        return refusal or self._offer(sold, alike, tier)
+
+    def _verdict(
+        self, alike: _Alike, sold: Sold, rivals: Sequence[InstanceTypeRow]
+    ) -> tuple[NetworkTier, str]:
+        """The tier that is reached beside these rivals, and why that is not enough, if so."""
         if self.alone:
-            tier, why = reached_alone(row, alike.gpus, rivals)
+            tier, why = reached_alone(sold.row, alike.gpus, rivals)
         else:
-            tier, why = reached(row, alike.network, self.task.num_nodes, rivals)
+            tier, why = reached(sold.row, alike.network, self.task.num_nodes, rivals)
         asked = self.resources.network_tier
         if tier < asked:
-            return f"{asked.value} cannot be kept: {why}{self._nearest(sold, asked)}"
-        return self._too_slow(row, alike.network) or self._offer(sold, alike, tier)
+            return tier, f"{asked.value} cannot be kept: {why}{self._nearest(sold, asked)}"
+        return tier, self._too_slow(sold.row, alike.network)
 
     def _alike(self, group: Group) -> _Alike:
         """What is the same in every place where this type is sold on this platform."""

@@ -14,7 +14,10 @@ __all__ = ["Group", "Market", "market_of"]
 
 
 class Group(NamedTuple):
-    """One type on one platform, or one pool: every place of it, with the types it is up against."""
+    """One type on one platform, or one pool: every place of it, with the types it is up against.
+
+    Places with the same rivals share one tuple of them, so that they are judged once.
+    """
 
     first: Sold
     places: tuple[tuple[Sold, tuple[InstanceTypeRow, ...]], ...]
@@ -54,6 +57,7 @@ class _Rivals:
             if sold.place.region is None:
                 self._anywhere[sold.row.name] = sold.row
         self._lists: dict[tuple[Place, str], list[InstanceTypeRow]] = {}
+        self._shared: dict[tuple[str, ...], tuple[InstanceTypeRow, ...]] = {}
 
     def of(self, sold: Sold) -> tuple[InstanceTypeRow, ...]:
         """The other types of this accelerator here that a promise must hold against."""
@@ -63,4 +67,6 @@ class _Rivals:
             rows = self._all if sold.place.region is None else self._rows[sold.place]
             here = {**rows, **self._anywhere}.values()
             found = self._lists[key] = strongest(r for r in here if r.gpu.model == key[1])
-        return tuple(row for row in found if row is not sold.row)
+        others = tuple(row for row in found if row is not sold.row)
+        names = (sold.row.name, *(row.name for row in others))
+        return self._shared.setdefault(names, others)
