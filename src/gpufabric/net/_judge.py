@@ -21,7 +21,7 @@ from gpufabric.net._reach import (
 from gpufabric.net.interconnect import Place
 from gpufabric.net.nics import NicLayout
 from gpufabric.net.tier import NetworkTier
-from gpufabric.plan import Offer, Rejection
+from gpufabric.plan import Offer, Rejection, Source
 from gpufabric.resources import Accelerator, Resources
 from gpufabric.task import Task
 
@@ -59,20 +59,28 @@ class Case:
         judged = Judged([], [])
         refused: set[tuple[str, str]] = set()
         for group in self._wanted(market):
+            unfit = self._unfit(group.first)
+            if unfit:
+                self._refuse(judged, refused, group.first, unfit)
+                continue
             alike = self._alike(group)
             verdicts: dict[int, tuple[NetworkTier, str]] = {}  # by the rivals, which places share
             for sold, rivals in group.places:
-                if not alike.unfit and id(rivals) not in verdicts:
+                if id(rivals) not in verdicts:
                     verdicts[id(rivals)] = self._verdict(alike, sold, rivals)
-                made = alike.unfit or self._one(sold, alike, group, verdicts[id(rivals)])
+                made = self._one(sold, alike, group, verdicts[id(rivals)])
                 if isinstance(made, Offer):
                     judged.offers.append(made)
-                elif made and (sold.row.name, made) not in refused:
-                    refused.add((sold.row.name, made))
-                    judged.rejections.append(self._reject(made, sold))
-                if alike.unfit:
-                    break
+                elif made:
+                    self._refuse(judged, refused, sold, made)
         return judged
+
+    def _refuse(
+        self, judged: Judged, refused: set[tuple[str, str]], sold: Sold, reason: str
+    ) -> None:
+        if (sold.row.name, reason) not in refused:
+            refused.add((sold.row.name, reason))
+            judged.rejections.append(self._reject(reason, sold))
 
     # ---- which rows
 
@@ -175,13 +183,14 @@ class Case:
             network = attached(network, row, sold.attached)
         used = Used(sold, network, gpus, self.task.num_nodes)
         return _Alike(
-            unfit=self._unfit(sold),
             gpus=gpus,
             network=network,
             used=used,
             accelerator=Accelerator(model=row.gpu.model, count=gpus),
             nics=used.nics(),
             limits=used.limits(),
+            warnings=warnings_of(row, sold.cloud),
+            sources=sources_of(sold.cloud, row),
         )
 
     def _unfit(self, sold: Sold) -> str:
@@ -297,21 +306,22 @@ class Case:
             platform=sold.platform.name,
             pool=sold.pool,
             limits=(*alike.limits, *alike.used.fabrics(sold.place)),
-            warnings=warnings_of(row, sold.cloud),
-            sources=sources_of(sold.cloud, row),
+            warnings=alike.warnings,
+            sources=alike.sources,
         )
 
 
 class _Alike(NamedTuple):
     """What offers of one type on one platform share, wherever they are."""
 
-    unfit: str
     gpus: int
     network: Network
     used: Used
     accelerator: Accelerator
     nics: NicLayout
     limits: tuple[str, ...]
+    warnings: tuple[str, ...]
+    sources: tuple[Source, ...]
 
 
 def _is_named(row: InstanceTypeRow, name: str) -> bool:
