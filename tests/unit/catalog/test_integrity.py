@@ -256,6 +256,10 @@ class TestVoltagePark(CatalogIntegrity):
     cloud = "voltagepark"
 
 
+class TestAzure(CatalogIntegrity):
+    cloud = "azure"
+
+
 def test_every_file_has_its_class():
     checked = {cls.cloud for cls in CatalogIntegrity.__subclasses__()}
     assert {path.stem for path in DATA.glob("*.toml")} - {"nccl"} == checked
