@@ -500,12 +500,18 @@ class Star:
         try:
             line.send({"abort": error.text, "peer": error.peer}, 1.0)
         except OSError:
-            return error.text
+            return self._without_rank_0(error)
         deadline = time.monotonic() + 4.0
         message = line.receive(deadline)
         while message is not None and "verdict" not in message:
             message = line.receive(deadline)
-        return error.text if message is None else str(message["verdict"])
+        if message is not None:
+            return str(message["verdict"])
+        return self._without_rank_0(error) if line.closed else error.text
+
+    def _without_rank_0(self, error: BenchError) -> str:
+        """Rank 0 left without a verdict: it ended the run, whichever rank was missed first."""
+        return error.text if error.peer == 0 else f"lost {self._names([0])}; {error.text}"
 
 
 # --- data: a full mesh of non-blocking connections ------------------------------------------------
