@@ -260,6 +260,10 @@ class TestAzure(CatalogIntegrity):
     cloud = "azure"
 
 
+class TestOCI(CatalogIntegrity):
+    cloud = "oci"
+
+
 def test_every_file_has_its_class():
     checked = {cls.cloud for cls in CatalogIntegrity.__subclasses__()}
     assert {path.stem for path in DATA.glob("*.toml")} - {"nccl"} == checked
