@@ -1,0 +1,29 @@
+"""The inputs that fuzzing keeps, without the fuzzer: each is read, judged and printed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fuzz_read import changed, kept, one_input  # after its folder
+
+KEPT = kept()
+COUNT, SEED = 1_500, 6
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_kept_input_is_read_and_no_line_is_lost(name: str) -> None:
+    report = one_input(KEPT[name])
+    assert report.kind
+    if not report.notes:
+        text = KEPT[name].decode("utf-8", "replace")
+        assert report.lines == text.count("\n") + (not text.endswith("\n") and bool(text))
+
+
+def test_inputs_changed_blindly_are_read() -> None:
+    for data in changed(COUNT, SEED):
+        assert one_input(data).lines >= 0, data
