@@ -169,7 +169,11 @@ def _frozen_object(value: object, _: object) -> object:
 
 
 def _class_hook(converter: "Converter", cls: type) -> Callable[[object, object], object]:
-    attributes = {a.name: a for a in attrs.fields(cast("type[attrs.AttrsInstance]", cls)) if a.init}
+    fields = attrs.fields(cast("type[attrs.AttrsInstance]", cls))
+    if any(isinstance(a.type, str) for a in fields):  # annotations of a postponed module
+        attrs.resolve_types(cls)
+        fields = attrs.fields(cast("type[attrs.AttrsInstance]", cls))
+    attributes = {a.name: a for a in fields if a.init}
     needed = {name for name, a in attributes.items() if a.default is attrs.NOTHING}
     parse = cast("Callable[[object], object] | None", getattr(cls, "__parse__", None))
 

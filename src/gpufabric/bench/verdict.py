@@ -13,7 +13,6 @@ from gpufabric.bench import _shape
 from gpufabric.bench.report import BenchReport, BenchRow
 from gpufabric.net.diagnosis import Finding, Health, Severity
 from gpufabric.net.promise import HasNetwork, Promise, Reference
-from gpufabric.net.records import Evidence
 
 __all__ = ["Verdict", "judge"]
 
@@ -63,12 +62,8 @@ class Verdict:
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> "Verdict":
         """Builds it from plain data. Raises `SpecError` with every fault and its path."""
-        import attrs
-
         from gpufabric._convert import from_dict
 
-        for kind in (Finding, Evidence, Reference):  # their annotations are text until resolved
-            attrs.resolve_types(kind)
         return from_dict(cls, data)
 
     def __str__(self) -> str:
