@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["enum_of", "from_dict", "near", "to_dict"]
 
 T = TypeVar("T")
+_CUT_SHORT = 4
 E_ = TypeVar("E_", bound=StrEnum)
 
 
 def near(word: str, words: Iterable[str]) -> str:
     """Gives `, did you mean X?` for the nearest of `words`, or nothing."""
     by_lower = {known.lower(): known for known in words}
+    longer = sorted((name for name in by_lower if name.startswith(word.lower())), key=len)
+    if longer and len(word) >= _CUT_SHORT:  # a name cut short, more likely than one mistyped
+        return f", did you mean {by_lower[longer[0]]}?"
     hits = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.6)
     return f", did you mean {by_lower[hits[0]]}?" if hits else ""
 
