@@ -17,6 +17,7 @@ __all__ = ["TABLE", "BackendClass", "backend_class", "backend_names"]
 #: The backends of this package: name, and where its class is.
 TABLE: dict[str, str] = {
     "local": "gpufabric.backends.local:Local",
+    "kubernetes": "gpufabric.backends.kubernetes:Kubernetes",
 }
 
 _GROUP = "gpufabric.backends"

@@ -1,0 +1,105 @@
+"""Paths of objects, and the objects of one job as the cluster has them."""
+
+from collections.abc import Mapping
+
+from gpufabric._frozen import frozen
+from gpufabric.backends.kubernetes._api import Api, Json
+from gpufabric.backends.kubernetes._manifest import CANCELLED, JOB_LABEL, NODES
+from gpufabric.errors import NotFoundError
+
+__all__ = ["Found", "find", "path_of", "pods_of", "rank_of"]
+
+_PLURALS = {
+    "JobSet": "jobsets",
+    "Job": "jobs",
+    "Secret": "secrets",
+    "Service": "services",
+    "Pod": "pods",
+    "ResourceClaimTemplate": "resourceclaimtemplates",
+}
+JOBSET_VERSION = "jobset.x-k8s.io/v1alpha2"
+
+
+def path_of(api_version: str, kind: str, namespace: str, name: str = "") -> str:
+    """The path of an object, or of all of its kind."""
+    root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
+    path = f"{root}/namespaces/{namespace}/{_PLURALS[kind]}"
+    return f"{path}/{name}" if name else path
+
+
+@frozen(kw_only=True)
+class Found:
+    """A job's owner (JobSet or Job) and its Job, None where that does not exist (yet)."""
+
+    kind: str
+    path: str
+    owner: Json
+    job: Json | None
+
+    @property
+    def num_nodes(self) -> int:
+        """The size of the gang."""
+        return int(self.owner["metadata"]["annotations"][NODES])
+
+    @property
+    def cancelled(self) -> str | None:
+        """Why and when it was cancelled, None where it was not."""
+        value = (self.owner["metadata"].get("annotations") or {}).get(CANCELLED)
+        return None if value is None else str(value)
+
+    def condition(self, *types: str) -> Json | None:
+        """The first condition of these types that holds, of the Job first."""
+        for one in (self.job, self.owner):
+            for condition in ((one or {}).get("status") or {}).get("conditions") or ():
+                if condition.get("type") in types and condition.get("status") == "True":
+                    return dict(condition)
+        return None
+
+
+def find(api: Api, namespace: str, name: str, *, jobsets: bool = True) -> Found | None:
+    """A job of ours by its name; None where there is none."""
+    for kind, version in (("JobSet", JOBSET_VERSION), ("Job", "batch/v1")):
+        if kind == "JobSet" and not jobsets:
+            continue
+        path = path_of(version, kind, namespace, name)
+        try:
+            owner = api.get(path)
+        except NotFoundError:
+            continue
+        if not _ours(owner, name):
+            continue
+        job = owner if kind == "Job" else _only(api, namespace, name)
+        return Found(kind=kind, path=path, owner=owner, job=job)
+    return None
+
+
+def _ours(owner: Json, name: str) -> bool:
+    meta = owner["metadata"]
+    return (meta.get("labels") or {}).get(JOB_LABEL) == name and NODES in (
+        meta.get("annotations") or {}
+    )
+
+
+def _only(api: Api, namespace: str, name: str) -> Json | None:
+    listed = list(api.items(path_of("batch/v1", "Job", namespace), selector(name)))
+    live = [one for one in listed if not one["metadata"].get("deletionTimestamp")]
+    return next(iter(live or listed), None)
+
+
+def selector(name: str) -> Mapping[str, str]:
+    """The query that finds the objects of a job."""
+    return {"labelSelector": f"{JOB_LABEL}={name}"}
+
+
+def pods_of(api: Api, namespace: str, name: str) -> list[Json]:
+    """The pods of a job, the latest of each rank last."""
+    listed = api.items(path_of("v1", "Pod", namespace), selector(name))
+    return sorted(listed, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+
+def rank_of(pod: Json) -> int:
+    """The node's rank."""
+    meta = pod["metadata"]
+    label = (meta.get("labels") or {}).get("batch.kubernetes.io/job-completion-index")
+    note = (meta.get("annotations") or {}).get("batch.kubernetes.io/job-completion-index")
+    return int(label if label is not None else note or 0)

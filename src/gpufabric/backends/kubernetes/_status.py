@@ -1,0 +1,162 @@
+"""The state of a job, from its objects alone."""
+
+import datetime as dt
+from collections.abc import Sequence
+
+from gpufabric.backends.kubernetes._api import Json
+from gpufabric.backends.kubernetes._manifest import ATTEMPT_LABEL, CONTAINER
+from gpufabric.backends.kubernetes._objects import Found, rank_of
+from gpufabric.job import JobRef, JobState, JobStatus, NodeStatus
+
+__all__ = ["attempt_of", "job_status", "node_state", "seconds", "terminated_of"]
+
+_STARTED = (JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED)
+
+
+def seconds(text: object) -> float | None:
+    """A time of Kubernetes (RFC 3339) in seconds since 1970."""
+    if not text:
+        return None
+    return dt.datetime.fromisoformat(str(text)).timestamp()
+
+
+def attempt_of(one: Json) -> int:
+    """How often the gang had started again when this object was made."""
+    return int((one["metadata"].get("labels") or {}).get(ATTEMPT_LABEL, 0))
+
+
+def _container(pod: Json) -> Json:
+    for one in (pod.get("status") or {}).get("containerStatuses") or ():
+        if one.get("name") == CONTAINER:
+            return dict(one)
+    return {}
+
+
+def terminated_of(pod: Json) -> Json | None:
+    """How the job's container ended, None while it has not."""
+    state = _container(pod).get("state") or {}
+    return state.get("terminated")
+
+
+def node_state(pod: Json) -> NodeStatus:
+    """A node of the gang by its pod."""
+    status = pod.get("status") or {}
+    ended = terminated_of(pod)
+    phase = status.get("phase")
+    state, reason, code = JobState.PENDING, "", None
+    if ended is not None or phase in {"Succeeded", "Failed"}:
+        code = ended.get("exitCode") if ended else None
+        state = JobState.SUCCEEDED if phase == "Succeeded" or code == 0 else JobState.FAILED
+        reason = "" if state is JobState.SUCCEEDED else _why_failed(status, ended)
+    elif "running" in (_container(pod).get("state") or {}):
+        state = JobState.RUNNING
+    elif pod["spec"].get("nodeName"):
+        waiting = (_container(pod).get("state") or {}).get("waiting") or {}
+        state = JobState.STARTING
+        reason = ": ".join(str(w) for w in (waiting.get("reason"), waiting.get("message")) if w)
+    else:
+        for one in status.get("conditions") or ():
+            if one.get("type") == "PodScheduled" and one.get("status") == "False":
+                reason = str(one.get("message") or one.get("reason") or "")
+    running = (_container(pod).get("state") or {}).get("running") or {}
+    return NodeStatus(
+        node_rank=rank_of(pod),
+        state=state,
+        exit_code=code,
+        reason=reason,
+        host=pod["spec"].get("nodeName"),
+        started_at=seconds((ended or running).get("startedAt")),
+        ended_at=seconds(ended.get("finishedAt")) if ended else None,
+    )
+
+
+def _why_failed(status: Json, ended: Json | None) -> str:
+    """The cluster's own words."""
+    said = [str(status[key]) for key in ("reason", "message") if status.get(key)]
+    if ended is not None:
+        code, word = ended.get("exitCode"), ended.get("reason")
+        said.append(f"exit code {code}" + (f" ({word})" if word not in {None, "Error"} else ""))
+    return ": ".join(said) or "failed"
+
+
+def job_status(
+    ref: JobRef, found: Found, pods: Sequence[Json], tail: Sequence[str] = ()
+) -> JobStatus:
+    """The job by its objects. `tail` is of the node that failed first."""
+    attempt = max([attempt_of(pod) for pod in pods] + [attempt_of(found.job or found.owner)])
+    by_rank = {rank_of(pod): pod for pod in pods if attempt_of(pod) == attempt}
+    seen = {rank: node_state(pod) for rank, pod in by_rank.items()}
+    state, reason = _end(found)
+    if state is None:
+        state, reason = _running(found, list(seen.values()))
+    nodes = tuple(_node(rank, seen.get(rank), state) for rank in range(found.num_nodes))
+    first = first_failed(nodes) if state is JobState.FAILED else None
+    code = 0 if state is JobState.SUCCEEDED else None
+    if first is not None:
+        code = first.exit_code
+        reason = f"node {first.node_rank}: {first.reason}"
+    starts = [node.started_at for node in nodes if node.started_at is not None]
+    condition = found.condition("Complete", "Completed", "Failed") if state.ended else None
+    return JobStatus(
+        ref=ref,
+        state=state,
+        nodes=nodes,
+        attempt=attempt,
+        exit_code=code,
+        reason=reason,
+        tail=tuple(tail) if first is not None else (),
+        started_at=min(starts, default=None),
+        ended_at=seconds(condition.get("lastTransitionTime")) if condition else None,
+    )
+
+
+def first_failed(nodes: Sequence[NodeStatus]) -> NodeStatus | None:
+    """The node whose container failed first."""
+    failed = [n for n in nodes if n.state is JobState.FAILED]
+    return min(failed, key=lambda n: (n.ended_at or float("inf"), n.node_rank), default=None)
+
+
+def _end(found: Found) -> tuple[JobState | None, str]:
+    if found.condition("Complete", "Completed"):
+        return JobState.SUCCEEDED, ""
+    failed = found.condition("Failed")
+    if failed is not None and found.kind == "JobSet":
+        ended = [
+            one
+            for one in (found.owner.get("status") or {}).get("conditions") or ()
+            if one.get("type") == "Failed" and one.get("status") == "True"
+        ]
+        if not ended and found.cancelled is None:
+            return None, ""  # the JobSet has not yet said whether it starts again
+    if failed is not None:
+        words = str(failed.get("message") or failed.get("reason") or "")
+        late = failed.get("reason") == "DeadlineExceeded"
+        return (JobState.TIMED_OUT if late else JobState.FAILED), words
+    if found.cancelled is not None:
+        active = ((found.job or {}).get("status") or {}).get("active") or 0
+        if not active:
+            return JobState.CANCELLED, f"cancelled at {found.cancelled}"
+    return None, ""
+
+
+def _running(found: Found, seen: Sequence[NodeStatus]) -> tuple[JobState, str]:
+    waits = "; ".join(dict.fromkeys(node.reason for node in seen if node.reason))
+    if any(node.state in _STARTED for node in seen):
+        return JobState.RUNNING, ""
+    if any(node.state is JobState.STARTING for node in seen):
+        return JobState.STARTING, waits
+    if not seen:
+        queued = found.condition("Suspended")
+        waits = str((queued or {}).get("message") or "")
+    return JobState.PENDING, waits
+
+
+def _node(rank: int, seen: NodeStatus | None, gang: JobState) -> NodeStatus:
+    if seen is not None and (seen.state.ended or not gang.ended):
+        return seen
+    if not gang.ended:
+        return NodeStatus(node_rank=rank, state=JobState.PENDING)
+    end = {JobState.SUCCEEDED: JobState.SUCCEEDED, JobState.TIMED_OUT: JobState.TIMED_OUT}
+    state = end.get(gang, JobState.CANCELLED)
+    reason = "" if state is JobState.SUCCEEDED else "stopped with the gang, its pod is gone"
+    return NodeStatus(node_rank=rank, state=state, reason=reason)

@@ -1,0 +1,194 @@
+"""Watching a gang until it is whole, or it is plain why it will not be."""
+
+import re
+import time
+from collections.abc import Sequence
+
+from gpufabric._frozen import frozen
+from gpufabric.backends.kubernetes._api import Api, Json, error_of
+from gpufabric.backends.kubernetes._manifest import CONTAINER
+from gpufabric.backends.kubernetes._objects import Found, find, pods_of
+from gpufabric.backends.kubernetes._status import attempt_of, node_state
+from gpufabric.errors import (
+    BackendError,
+    CapacityError,
+    CredentialsError,
+    NotFoundError,
+    QuotaError,
+    TransientError,
+)
+from gpufabric.job import JobState
+
+__all__ = ["LIMITS_S", "Waiting", "Why", "why_waiting"]
+
+#: How long a gang may wait, by why it waits.
+LIMITS_S = {
+    "unschedulable": 20.0,  # no node has room, and nothing says that one will come
+    "scaling up": 900.0,  # an autoscaler has said that it makes nodes
+    "queued": 300.0,  # Kueue has not admitted it
+    "not created": 10.0,  # the cluster refuses to make the pods: quota, admission
+    "image": 60.0,  # pulling fails
+    "container": 30.0,  # the container cannot be made
+    "starting": 900.0,  # images are pulled, volumes attached
+}
+_SCALING = {"TriggeredScaleUp", "Nominated", "NominatedNode"}
+_IMAGE = {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"}
+_NEVER = {"InvalidImageName", "ErrImageNeverPull"}
+_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+_TROUBLE = re.compile(r"exceeded quota|violates PodSecurity|denied the request|forbidden")
+
+
+@frozen(kw_only=True)
+class Why:
+    """Why a gang is not whole yet: a key of `LIMITS_S`, and the cluster's words."""
+
+    kind: str
+    words: str
+    final: bool = False
+
+
+def why_waiting(pods: Sequence[Json], num_nodes: int) -> Why | None:
+    """The worst reason among pods of one attempt; None when every node has started."""
+    waits: list[Why] = []
+    started = 0
+    for pod in pods:
+        node = node_state(pod)
+        if node.state is JobState.RUNNING or node.state.ended:
+            started += 1
+        elif node.state is JobState.PENDING:
+            waits.append(Why(kind="unschedulable", words=node.reason))
+        else:
+            waits.append(_not_started(pod, node.reason))
+    if started >= num_nodes:
+        return None
+    if len(pods) < num_nodes:
+        waits.append(Why(kind="not created", words=f"{len(pods)} of {num_nodes} pods exist"))
+    order = ["unschedulable", "image", "container", "not created", "starting"]
+    waits.sort(key=lambda why: (not why.final, order.index(why.kind)))
+    return waits[0] if waits else Why(kind="starting", words="pods start")
+
+
+def _not_started(pod: Json, words: str) -> Why:
+    for one in (pod.get("status") or {}).get("containerStatuses") or ():
+        if one.get("name") != CONTAINER:
+            continue
+        reason = ((one.get("state") or {}).get("waiting") or {}).get("reason")
+        if reason in _NEVER:
+            return Why(kind="image", words=words, final=True)
+        if reason in _IMAGE:
+            return Why(kind="image", words=words)
+        if reason in _CONTAINER:
+            return Why(kind="container", words=words)
+    return Why(kind="starting", words=words or "pods start")
+
+
+@frozen(kw_only=True)
+class Waiting:
+    """Waits for one gang."""
+
+    api: Api
+    namespace: str
+    name: str
+    jobsets: bool
+
+    def until_whole(self) -> None:
+        """Gives when every node has started, or the gang has ended. Raises why it will not."""
+        since: dict[str, float] = {}
+        pause = 0.05
+        while True:
+            found, why, got = self._look()
+            if why is None or found is None:
+                return
+            for kind in [kind for kind in since if kind != why.kind]:
+                del since[kind]
+            begun = since.setdefault(why.kind, time.monotonic())
+            if why.final or time.monotonic() - begun > LIMITS_S[why.kind]:
+                raise self._error(why, found.num_nodes, got)
+            time.sleep(pause)
+            pause = min(pause * 1.3, 1.0)
+
+    def _look(self) -> tuple[Found | None, Why | None, int]:
+        try:
+            found = find(self.api, self.namespace, self.name, jobsets=self.jobsets)
+            if found is None:
+                raise NotFoundError(
+                    "it was removed while it started", backend=self.api.backend, operation="launch"
+                )
+            if found.cancelled or found.condition("Complete", "Completed", "Failed"):
+                return found, None, found.num_nodes
+            pods = pods_of(self.api, self.namespace, self.name)
+            latest = max(map(attempt_of, pods), default=0)
+            mine = [pod for pod in pods if attempt_of(pod) == latest]
+            got = sum(bool(pod["spec"].get("nodeName")) for pod in mine)
+            why = why_waiting(mine, found.num_nodes)
+            return found, self._closer(found, why, mine), got
+        except TransientError:
+            found = Found(kind="", path="", owner=_NOTHING, job=None)
+            return found, Why(kind="starting", words="the API server does not answer"), 0
+
+    def _closer(self, found: Found, why: Why | None, pods: Sequence[Json]) -> Why | None:
+        """The reason with what events and Kueue say of it."""
+        if why is None or why.kind not in {"unschedulable", "not created"}:
+            return why
+        if found.owner["spec"].get("suspend") and not pods:
+            return Why(kind="queued", words=self._queue_words(found) or "the queue holds it")
+        if why.kind == "unschedulable":
+            names = {str(pod["metadata"]["name"]) for pod in pods}
+            scaling = [e for e in self._events("Pod") if e.get("reason") in _SCALING
+                       and (e.get("involvedObject") or {}).get("name") in names]  # fmt: skip
+            if scaling:
+                return Why(kind="scaling up", words=str(scaling[-1].get("message")))
+            return why
+        job = str(((found.job or {}).get("metadata") or {}).get("name"))
+        for event in reversed(self._events("Job")):
+            words = str(event.get("message") or "")
+            mine = (event.get("involvedObject") or {}).get("name") == job
+            if mine and event.get("reason") == "FailedCreate":
+                return Why(kind=why.kind, words=words, final=bool(_TROUBLE.search(words)))
+        return why
+
+    def _events(self, kind: str) -> list[Json]:
+        path = f"/api/v1/namespaces/{self.namespace}/events"
+        try:
+            return list(self.api.items(path, {"fieldSelector": f"involvedObject.kind={kind}"}))
+        except CredentialsError:
+            return []
+
+    def _queue_words(self, found: Found) -> str:
+        uid = found.owner["metadata"]["uid"]
+        try:
+            groups = self.api.get("/apis").get("groups") or ()
+            version = next(
+                g["preferredVersion"]["version"] for g in groups if g["name"] == "kueue.x-k8s.io"
+            )
+            path = f"/apis/kueue.x-k8s.io/{version}/namespaces/{self.namespace}/workloads"
+            query = {"labelSelector": f"kueue.x-k8s.io/job-uid={uid}"}
+            for load in self.api.items(path, query):
+                for one in (load.get("status") or {}).get("conditions") or ():
+                    if one.get("type") == "QuotaReserved" and one.get("status") != "True":
+                        return str(one.get("message") or "")
+        except (CredentialsError, NotFoundError, StopIteration):
+            return ""
+        return ""
+
+    def _error(self, why: Why, wanted: int, got: int) -> BackendError:
+        backend, operation = self.api.backend, "launch"
+        limit = LIMITS_S[why.kind]
+        if why.kind == "not created":
+            made = error_of(403, "", why.words, backend=backend, operation=operation)
+            if isinstance(made, CredentialsError):  # not of ours: of the controller that makes pods
+                return BackendError(why.words, backend=backend, operation=operation)
+            return made
+        if why.kind == "queued":
+            words = f"not admitted within {limit:g} s: {why.words}"
+            return QuotaError(words, backend=backend, operation=operation)
+        if why.kind in {"unschedulable", "scaling up"}:
+            return CapacityError(
+                f"{got} of {wanted} nodes placed within {limit:g} s: {why.words}",
+                backend=backend, operation=operation, wanted=wanted, got=got,
+            )  # fmt: skip
+        words = f"not started ({why.kind}): {why.words}"
+        return BackendError(words, backend=backend, operation=operation)
+
+
+_NOTHING: Json = {"metadata": {"annotations": {"gpufabric.io/num-nodes": "0"}}, "spec": {}}

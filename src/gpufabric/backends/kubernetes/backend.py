@@ -1,0 +1,320 @@
+"""The Kubernetes backend: one namespace of one cluster, as one user."""
+
+import datetime as dt
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar, cast
+
+from gpufabric._frozen import FrozenDict, evolve, freeze
+from gpufabric.backends.base import Capability, CheckReport, Site
+from gpufabric.backends.kubernetes import _logs
+from gpufabric.backends.kubernetes._api import Api, Json, contexts, in_cluster_namespace
+from gpufabric.backends.kubernetes._apply import Launch, again, remove
+from gpufabric.backends.kubernetes._manifest import CANCELLED, CONTAINER, JOB_LABEL, NODES
+from gpufabric.backends.kubernetes._objects import (
+    JOBSET_VERSION,
+    Found,
+    find,
+    path_of,
+    pods_of,
+    rank_of,
+)
+from gpufabric.backends.kubernetes._status import first_failed, job_status
+from gpufabric.backends.kubernetes.check import check_cluster
+from gpufabric.backends.kubernetes.discover import read_site
+from gpufabric.backends.kubernetes.plan import make_offers, make_plan
+from gpufabric.catalog.index import Catalog
+from gpufabric.config import Settings, environment
+from gpufabric.errors import (
+    ConfigError,
+    GpuFabricError,
+    NotFoundError,
+    Problem,
+    SpecError,
+)
+from gpufabric.job import JobRef, JobState, JobStatus, LogLine
+from gpufabric.plan import LaunchPlan, Offer, Resolution
+from gpufabric.task import Task
+
+__all__ = ["Kubernetes"]
+
+_NAME = "kubernetes"
+_TAIL = 20
+
+
+class Kubernetes:
+    """Runs gangs in one namespace of one cluster.
+
+    Args:
+        context: of the kubeconfig; the current one, or the cluster that this process runs in.
+        namespace: the context's own by default.
+        kubeconfig: a file; KUBECONFIG and ~/.kube/config by default.
+        name: what offers and errors say; `kubernetes`, or `kubernetes:<context>` with a context.
+        settings: how the library behaves.
+        pod_patch: a strategic merge patch of every pod's spec, applied last.
+        image: what pods run where a task names none.
+        catalog: rows to judge nodes by; what ships by default.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.LAUNCH, Capability.FOLLOW_LOGS, Capability.RESTARTS}
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917  # settings of one place, all optional
+        self,
+        context: str | None = None,
+        namespace: str | None = None,
+        kubeconfig: str | None = None,
+        name: str | None = None,
+        settings: Settings | None = None,
+        pod_patch: Mapping[str, object] | None = None,
+        *,
+        image: str | None = None,
+        catalog: Catalog | None = None,
+    ) -> None:
+        """Reads nothing yet."""
+        self._settings = settings if settings is not None else Settings.load()
+        self._name = name or (f"{_NAME}:{context}" if context else _NAME)
+        self._context = context
+        self._namespace = namespace
+        self._kubeconfig = kubeconfig
+        self._patch = cast("FrozenDict[str, object]", freeze(pod_patch or {}))
+        self._image = image
+        self._catalog = catalog
+        self._place: tuple[str, str] | None = None
+        self._api = Api(backend=self._name, context=context, kubeconfig=kubeconfig)
+        self._jobsets: bool | None = None
+
+    @classmethod
+    def found(cls, settings: Settings) -> tuple["Kubernetes", ...]:
+        """One for each context of the kubeconfig, or the cluster that this process runs in.
+
+        Raises `ConfigError` where the kubeconfig cannot be read.
+        """
+        if not settings.trust_env:
+            return ()
+        if not in_cluster_namespace() and not _has_kubeconfig():
+            return ()  # nothing is configured, so the client need not be there
+        names, _ = contexts()
+        if not names and in_cluster_namespace():
+            return (cls(settings=settings),)
+        return tuple(cls(context, settings=settings) for context in names)
+
+    @classmethod
+    def from_ref(cls, ref: JobRef, settings: Settings) -> "Kubernetes":
+        """The backend of a job's context and namespace."""
+        context, namespace = _split(ref)
+        if context == _IN_CLUSTER:
+            return cls(namespace=namespace, settings=settings)
+        return cls(context, namespace, settings=settings)
+
+    def owns(self, ref: JobRef) -> bool:
+        """Whether a job is one of this context and namespace."""
+        return ref.backend == _NAME and ref.place == "/".join(self._where())
+
+    @property
+    def name(self) -> str:
+        """The name that offers and errors carry."""
+        return self._name
+
+    def _where(self) -> tuple[str, str]:
+        """Context and namespace, as every ref of a job has them."""
+        if self._place is None:
+            if self._context is None and self._kubeconfig is None and in_cluster_namespace():
+                space = self._namespace or in_cluster_namespace() or "default"
+                self._place = (_IN_CLUSTER, space)
+            else:
+                spaces, current = contexts(self._kubeconfig)
+                context = self._context or current
+                if context is None or context not in spaces:
+                    known = ", ".join(spaces) or "none"
+                    raise ConfigError(
+                        f"{self._name}: no context {context or 'is current'} in the kubeconfig"
+                        f" (there are: {known})"
+                    )
+                self._place = (context, self._namespace or spaces[context])
+        return self._place
+
+    def _has_jobsets(self) -> bool:
+        if self._jobsets is None:
+            groups = again(lambda: self._api.get("/apis")).get("groups") or ()
+            self._jobsets = any(one["name"] == JOBSET_VERSION.partition("/")[0] for one in groups)
+        return self._jobsets
+
+    @property
+    def _rows(self) -> Catalog:
+        return self._catalog if self._catalog is not None else Catalog.shipped()
+
+    # ---- reading and thinking
+
+    def check(self) -> CheckReport:
+        """Whether gangs can run here: the connection, and each permission that is needed."""
+        return check_cluster(self._api, self._name, self._where)
+
+    def discover(self) -> Site:
+        """Reads what the cluster has."""
+        context, namespace = self._where()
+        site = again(lambda: read_site(
+            self._api, name=self._name, context=context, namespace=namespace, catalog=self._rows
+        ))  # fmt: skip
+        return evolve(site, as_of=dt.datetime.now(dt.UTC).replace(microsecond=0))
+
+    def offers(self, task: Task, site: Site) -> Resolution:
+        """All ways to run a task on the pools of the cluster."""
+        return make_offers(task, site, self._rows, image=self._image, patch=self._patch)
+
+    def plan(self, task: Task, offer: Offer, site: Site, *, run: str = "") -> LaunchPlan:
+        """Every object that `apply` will make."""
+        return make_plan(
+            task, offer, site, self._rows, run=run, image=self._image, patch=self._patch,
+            grace_s=self._settings.stop_grace_s,
+        )  # fmt: skip
+
+    # ---- writing
+
+    def apply(self, plan: LaunchPlan) -> JobRef:
+        """Makes the gang, and gives when every node has started; else nothing of it stays."""
+        context, namespace = self._where()
+        launch = Launch(
+            api=self._api,
+            plan=plan,
+            namespace=namespace,
+            workdir_limit_bytes=self._settings.workdir_limit_mb * 1e6,
+            jobsets=self._has_jobsets(),
+        )
+        launch.run()
+        return JobRef(backend=_NAME, place=f"{context}/{namespace}", name=launch.name)
+
+    def cancel(self, ref: JobRef) -> None:
+        """Stops the pods. The cluster removes a pod that it stops, and with it its log."""
+        found = self._found(ref, "cancel")
+        if found.cancelled is not None or found.condition("Complete", "Completed", "Failed"):
+            return
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {"metadata": {"annotations": {CANCELLED: now}}, "spec": {"suspend": True}}
+        again(lambda: self._api.request(
+            "PATCH", found.path, body=body, content_type="application/merge-patch+json"
+        ))  # fmt: skip
+
+    def teardown(self, ref: JobRef) -> None:
+        """Removes every object of the job. Of what is gone it succeeds."""
+        _, namespace = self._at(ref)
+        remove(self._api, namespace, ref.name, jobsets=self._has_jobsets())
+
+    # ---- jobs
+
+    def status(self, ref: JobRef) -> JobStatus:
+        """The job by its objects."""
+        _, namespace = self._at(ref)
+        found = self._look(ref)
+        if found is None:
+            return JobStatus(ref=ref, state=JobState.GONE)
+        pods = again(lambda: pods_of(self._api, namespace, ref.name))
+        status = job_status(ref, found, pods)
+        if status.state is JobState.FAILED:
+            return evolve(status, tail=self._tail(namespace, status, pods))
+        return status
+
+    def _tail(self, namespace: str, status: JobStatus, pods: list[Json]) -> tuple[str, ...]:
+        first = first_failed(status.nodes)
+        mine = [pod for pod in pods if first is not None and rank_of(pod) == first.node_rank]
+        if not mine:
+            return ()
+        path = path_of("v1", "Pod", namespace, str(mine[-1]["metadata"]["name"])) + "/log"
+        query = {"container": CONTAINER, "tailLines": str(_TAIL)}
+        try:
+            lines = list(self._api.lines(path, query, read_timeout_s=30.0))
+        except GpuFabricError:  # the state is known without it
+            return ()
+        return tuple(line.decode("utf-8", "backslashreplace") for line in lines)
+
+    def logs(
+        self,
+        ref: JobRef,
+        *,
+        node_rank: int | None = None,
+        follow: bool = False,
+        since: float | None = None,
+    ) -> Iterator[LogLine]:
+        """The lines of every node, or of one, of all pods that the cluster still has."""
+        found = self._found(ref, "logs")
+        if node_rank is not None and not 0 <= node_rank < found.num_nodes:
+            told = f"{node_rank} is not within 0 to {found.num_nodes - 1}"
+            raise SpecError([Problem(path="node_rank", message=told)])
+        return self._lines(ref, node_rank, follow=follow, since=since)
+
+    def _lines(
+        self, ref: JobRef, node_rank: int | None, *, follow: bool, since: float | None
+    ) -> Iterator[LogLine]:
+        _, namespace = self._at(ref)
+
+        def pods() -> list[Json]:
+            every = pods_of(self._api, namespace, ref.name)
+            return [pod for pod in every if node_rank in {None, rank_of(pod)}]
+
+        if follow:
+            lines = _logs.follow(self._api, namespace, pods, lambda: self.status(ref).state.ended)
+        else:
+            lines = _logs.read(self._api, namespace, again(pods))
+        for line in lines:
+            if since is None or line.time is None or line.time >= since:
+                yield line
+
+    def jobs(self) -> Iterable[JobRef]:
+        """Every job of ours in the namespace, by name."""
+        context, namespace = self._where()
+        kinds = [("batch/v1", "Job")]
+        if self._has_jobsets():
+            kinds.append((JOBSET_VERSION, "JobSet"))
+        names: set[str] = set()
+        for version, kind in kinds:
+            listed = self._listed(path_of(version, kind, namespace))
+            names |= {
+                str(one["metadata"]["name"])
+                for one in listed
+                if NODES in (one["metadata"].get("annotations") or {})
+            }
+        place = f"{context}/{namespace}"
+        return tuple(JobRef(backend=_NAME, place=place, name=name) for name in sorted(names))
+
+    def close(self) -> None:
+        """Closes every connection."""
+        self._api.close()
+
+    # ---- inside
+
+    def _listed(self, path: str) -> list[Json]:
+        return again(lambda: list(self._api.items(path, {"labelSelector": JOB_LABEL})))
+
+    def _at(self, ref: JobRef) -> tuple[str, str]:
+        if ref.backend != _NAME:
+            raise SpecError(f"{ref} is no job of Kubernetes")
+        return _split(ref)
+
+    def _look(self, ref: JobRef) -> Found | None:
+        _, namespace = self._at(ref)
+        jobsets = self._has_jobsets()
+        return again(lambda: find(self._api, namespace, ref.name, jobsets=jobsets))
+
+    def _found(self, ref: JobRef, operation: str) -> Found:
+        found = self._look(ref)
+        if found is None:
+            raise NotFoundError(
+                f"{ref} is gone: torn down, or it never was",
+                backend=self._name, operation=operation,
+            )  # fmt: skip
+        return found
+
+
+_IN_CLUSTER = "in-cluster"
+
+
+def _has_kubeconfig() -> bool:
+    files = environment().get("KUBECONFIG") or "~/.kube/config"
+    return any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
+
+
+def _split(ref: JobRef) -> tuple[str, str]:
+    context, _, namespace = ref.place.rpartition("/")
+    return context, namespace
