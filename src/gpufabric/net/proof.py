@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from gpufabric._frozen import frozen
+from gpufabric.net._proof_rules import contradictions, gaps
 from gpufabric.net.diagnosis import Diagnosis, diagnose
 from gpufabric.net.records import Evidence, Gdr
 from gpufabric.net.report import NetReport
@@ -25,9 +25,6 @@ class Proof(StrEnum):
     REFUTED = "refuted"
     UNKNOWN = "unknown"
 
-
-_DIRECT_WITHOUT_RDMA: Final = ("fastrak", "gpudirecttcpx")
-"""Names of NCCL networks whose data path is GPUDirect without RDMA (TCPXO, TCPX)."""
 
 _LOST: Final = frozenset(
     {
@@ -81,69 +78,26 @@ def prove(report: NetReport, offer: Offer) -> NetworkProof:
     """Holds what NCCL said of itself against the tier that the offer reaches."""
     diagnosis = diagnose(report, offer=offer)
     log = report.nccl_log
-    promised = len(offer.nics.fabric) or None
     fast = offer.num_nodes > 1 and offer.tier > NetworkTier.STANDARD
     broken = [f for f in diagnosis.problems if fast and f.code in _LOST]
     against = [f"{f.title or f.code}: {f.remedy}" for f in broken]
-    against += _contradictions(report, offer)
-    missing = list(_missing(report, offer))
+    against += list(contradictions(report, offer)) if fast else []
+    missing = list(gaps(report, offer))
     state = Proof.REFUTED if against else Proof.UNKNOWN if missing else Proof.PROVEN
+    faults = [f"and yet: {f.title or f.code}" for f in diagnosis.problems]
     return NetworkProof(
         state=state,
         promised=offer.tier,
-        reasons=tuple(against or missing or [_said(report)]),
+        reasons=tuple(against or missing or [_said(report), *faults]),
         network=log.network if log else None,
         inter_node_transport=log.inter_node_transport if log else None,
         gdr=(log.gdr if log else None) or Gdr.UNKNOWN,
         nics=tuple(hca.name for hca in (log.hcas if log else None) or ()),
-        nics_promised=promised,
+        nics_promised=len(offer.nics.fabric) or None,
         evidence=tuple(e for f in broken for e in f.evidence[:2]),
         report=report,
         diagnosis=diagnosis,
     )
-
-
-def _direct(report: NetReport) -> bool:
-    log = report.nccl_log
-    if log is None:
-        return False
-    name = (log.network or "").lower()
-    transport = log.inter_node_transport or ""
-    return log.gdr is Gdr.ENABLED or "GDRDMA" in transport or name.startswith(_DIRECT_WITHOUT_RDMA)
-
-
-def _contradictions(report: NetReport, offer: Offer) -> Iterator[str]:
-    log = report.nccl_log
-    if log is None or offer.num_nodes == 1 or offer.tier is NetworkTier.STANDARD:
-        return
-    transport = log.inter_node_transport or ""
-    if log.network == "Socket" or transport.startswith("NET/Socket"):
-        yield f"NCCL uses plain TCP sockets, {offer.interconnect.kind.value} was promised"
-    elif log.gdr is Gdr.DISABLED:
-        yield "NCCL has GPUDirect off: data goes through host memory"
-    elif log.gdr is Gdr.MIXED and offer.tier is NetworkTier.BEST:
-        yield "NCCL has GPUDirect on for some NICs only"
-    promised = len(offer.nics.fabric)
-    if offer.tier is NetworkTier.BEST and promised and log.hcas and len(log.hcas) < promised:
-        yield f"NCCL uses {len(log.hcas)} of the {promised} NICs of {offer.instance_type}"
-
-
-def _missing(report: NetReport, offer: Offer) -> Iterator[str]:
-    log = report.nccl_log
-    if offer.num_nodes == 1:
-        if log is None or log.intra_node_transport is None:
-            yield "the log does not say how the GPUs of the node talk: set NCCL_DEBUG=INFO"
-        return
-    if log is None or (log.network is None and log.inter_node_transport is None):
-        yield "the log does not say which network NCCL chose: set NCCL_DEBUG=INFO in envs"
-        return
-    if offer.tier is NetworkTier.STANDARD:
-        return
-    if not _direct(report):
-        yield "the log does not say whether GPUDirect is on: set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH"
-    promised = len(offer.nics.fabric)
-    if offer.tier is NetworkTier.BEST and promised and not log.hcas and not log.n_provider_nics:
-        yield f"the log does not name the NICs in use; {promised} were promised"
 
 
 def _said(report: NetReport) -> str:

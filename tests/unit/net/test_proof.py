@@ -9,7 +9,7 @@ from gpufabric.net.rules import RULES
 from gpufabric.testing import Behaviour, FakeBackend, FakeCloud, pool
 
 NICS = 2
-GOOD = [
+ONE_NODE = [
     "n0:11:21 [0] NCCL INFO NCCL version 2.27.3+cuda12.9",
     "n0:11:21 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB; OOB eth0:10.1.0.4<0>",
     "n0:11:21 [0] NCCL INFO Using network IB",
@@ -17,6 +17,9 @@ GOOD = [
     "n0:11:21 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 1 'mlx5_1'",
     "n0:11:21 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/IB/0/GDRDMA",
     "n0:11:21 [0] NCCL INFO Channel 01/0 : 8[0] -> 15[7] [send] via NET/IB/1/GDRDMA",
+]
+GOOD = ONE_NODE + [
+    line.replace("n0:11:21", "n1:31:41").replace("10.1.0.4", "10.1.0.5") for line in ONE_NODE
 ]
 SOCKET = [
     "n0:11:21 [0] NCCL INFO NCCL version 2.27.3+cuda12.9",
@@ -71,6 +74,110 @@ def test_gpudirect_off_is_refuted():
 def test_fewer_nics_than_promised_refute_best():
     one = [line.replace(" [1]mlx5_1:1/IB", "") for line in GOOD if "mlx5_1'" not in line]
     assert prove(read(one), offer()).state == "refuted"
+
+
+def connections(transport: str, count: int = 8) -> list[str]:
+    """What ranks of both nodes print of their rings, each by the NIC of its number."""
+    return [
+        f"n{node}:11:21 [0] NCCL INFO Channel {i:02d}/0 : {i}[{i}] -> {i + 8}[{i}] [{way}]"
+        f" via {transport.replace('*', str(i % NICS))}"
+        for i in range(count)
+        for node, way in ((0, "send"), (1, "receive"))
+    ]
+
+
+ABLE = [line for line in GOOD if "Channel" not in line]
+
+
+def test_what_nics_could_do_is_no_proof_before_a_connection_shows_it():
+    proof = prove(read(ABLE), offer())
+    assert proof.state == "unknown"
+    assert "no connection between nodes" in str(proof)
+
+
+def test_one_node_does_not_prove_the_network_of_two():
+    proof = prove(read(ONE_NODE), offer())
+    assert (proof.state, proof.reasons) == (
+        "unknown",
+        ("1 of 2 nodes have told which network they use",),
+    )
+
+
+def test_one_node_by_sockets_refutes_what_all_others_show():
+    other = "n1:31:41 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [send] via NET/Socket/0"
+    proof = prove(read([*ABLE, *connections("NET/IB/*/GDRDMA"), other]), offer())
+    assert proof.state == "refuted", str(proof)
+
+
+def test_one_node_with_fewer_nics_than_the_others_refutes_best():
+    fewer = [line.replace(" [1]mlx5_1:1/IB", "") if "n1:" in line else line for line in GOOD]
+    proof = prove(read(fewer), offer())
+    assert proof.state == "refuted"
+    assert "1 of the 2 NICs" in str(proof)
+    assert "n1" in str(proof)
+
+
+def test_roce_where_infiniband_was_promised_is_refuted():
+    roce = [line.replace(":1/IB", ":1/RoCE") for line in GOOD]
+    assert prove(read(roce), offer()).state == "refuted"
+    assert prove(read(roce), offer(network="roce")).state == "proven"
+
+
+@pytest.mark.parametrize(
+    ("network", "name"),
+    [
+        ("efa", "AWS Libfabric"),
+        ("gpudirect-tcpxo", "FasTrak"),
+        ("gpudirect-tcpx", "GPUDirectTCPX_v7"),
+        ("roce", "gIB"),
+        ("infiniband", "IBext_v10"),
+    ],
+)
+def test_each_fabric_is_proven_by_its_own_network_and_by_no_other(network: str, name: str):
+    own = [
+        f"n{node}:11:21 [0] NCCL INFO {text}"
+        for node in (0, 1)
+        for text in ("NCCL version 2.27.3+cuda12.9", f"Using network {name}")
+    ]
+    lines = [*own, *connections(f"NET/{name}/*/GDRDMA")]
+    assert prove(read(lines), offer(network=network)).state == "proven"
+    other = "infiniband" if network not in {"roce", "infiniband"} else "efa"
+    assert prove(read(lines), offer(network=other)).state == "refuted"
+
+
+def test_sending_without_gpudirect_as_nccl_does_by_design_is_not_refuted():
+    lines = [*ABLE, *connections("NET/IB/*/GDRDMA")]
+    sends = [line.replace("/GDRDMA", "") if "[send]" in line else line for line in lines]
+    assert prove(read(sends), offer()).state == "proven"
+
+
+def test_tcpxo_that_does_not_say_gdrdma_is_unknown():
+    own = [f"n{node}:11:21 [0] NCCL INFO Using network FasTrak" for node in (0, 1)]
+    proof = prove(read([*own, *connections("NET/FasTrak/*")]), offer(network="gpudirect-tcpxo"))
+    assert proof.state == "unknown"
+    assert "GPUDirect" in str(proof.reasons)
+
+
+def test_sockets_of_a_communicator_inside_one_node_refute_nothing():
+    inside = [
+        "n0:11:21 [0] NCCL INFO Using network Socket",
+        "n0:11:21 [0] NCCL INFO comm 0x1 rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0",
+        "n0:11:21 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read",
+    ]
+    assert prove(read(inside), offer()).state == "unknown"
+
+
+def test_nvlink_between_nodes_needs_no_gpudirect():
+    lines = [*ABLE, *connections("P2P/MNNVL")]
+    lines = [line.replace("Enabled", "Disabled") for line in lines]
+    assert prove(read(lines), offer()).state != "refuted"
+
+
+def test_the_log_of_another_gpu_proves_nothing():
+    device = "#  Rank  0 Group  0 Pid   11 on         n0 device  0 [0000:1b:00] NVIDIA H200"
+    proof = prove(read([device, *GOOD]), offer())
+    assert proof.state == "unknown"
+    assert "H200" in str(proof)
 
 
 @pytest.mark.parametrize("text", ["", "epoch 1 loss 0.3\n", "NCCL version 2.27.3+cuda12.9\n"])
