@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     )
     from gpufabric.fabric import Event, Fabric
     from gpufabric.handle import JobHandle
-    from gpufabric.job import Attempt, JobRef, JobState, JobStatus, LogLine, NodeStatus
+    from gpufabric.job import JobRef, JobState, JobStatus, LogLine, NodeStatus
     from gpufabric.net.interconnect import FabricKind, Interconnect, Place
     from gpufabric.net.nics import Nic, NicLayout
     from gpufabric.net.tier import NetworkTier
     from gpufabric.plan import (
+        Attempt,
         EnvVar,
         LaunchPlan,
         LaunchPolicy,
@@ -66,13 +67,13 @@ _WHERE = {
     ),
     "fabric": ("Event", "Fabric"),
     "handle": ("JobHandle",),
-    "job": ("Attempt", "JobRef", "JobState", "JobStatus", "LogLine", "NodeStatus"),
+    "job": ("JobRef", "JobState", "JobStatus", "LogLine", "NodeStatus"),
     "net.interconnect": ("FabricKind", "Interconnect", "Place"),
     "net.nics": ("Nic", "NicLayout"),
     "net.tier": ("NetworkTier",),
     "plan": (
-        "EnvVar", "LaunchPlan", "LaunchPolicy", "NetworkItem", "Offer", "RankBy", "Rejection",
-        "Resolution", "Source", "Step",
+        "Attempt", "EnvVar", "LaunchPlan", "LaunchPolicy", "NetworkItem", "Offer", "RankBy",
+        "Rejection", "Resolution", "Source", "Step",
     ),
     "resources": ("Accelerator", "Resources"),
     "task": ("PythonCall", "Secret", "Task"),

@@ -198,9 +198,9 @@ def _class_hook(converter: "Converter", cls: type) -> Callable[[object, object],
                 continue
             try:
                 found[attribute.name] = (
-                    cast("Callable[[object], object]", attribute.converter)(item)
-                    if attribute.converter is not None
-                    else converter.structure(item, cast("type[object]", attribute.type))
+                    converter.structure(item, cast("type[object]", attribute.type))
+                    if attribute.converter is None or _is_frozen_dict(attribute.converter)
+                    else cast("Callable[[object], object]", attribute.converter)(item)
                 )
             except (ValueError, TypeError, OverflowError) as exc:
                 problems.extend(_under(attribute.name, exc))

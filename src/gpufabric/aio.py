@@ -1,17 +1,20 @@
 """AsyncFabric: the calls of `Fabric`, awaited. They run in its own thread pool."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
+from gpufabric._pause import WaitingEnded, pause, stoppable
 from gpufabric.backends.base import Backend, CheckReport, Site
 from gpufabric.config import Settings
 from gpufabric.fabric import Event, Fabric
 from gpufabric.handle import JobHandle
-from gpufabric.job import Attempt, JobRef, JobStatus, LogLine
-from gpufabric.plan import LaunchPlan, LaunchPolicy, Offer, Resolution
+from gpufabric.job import JobRef, JobStatus, LogLine
+from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer, Resolution
 from gpufabric.task import Task
 
 if TYPE_CHECKING:
@@ -22,14 +25,21 @@ __all__ = ["AsyncFabric", "AsyncJobHandle"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_LINES_AT_ONCE = 500
+_LINES_AHEAD = 1000
+_NO_ROOM_S = 0.01
+_END_WAITING_S = 5.0
 
 
 class _Pool:
-    """Runs blocking calls in threads that end with their owner."""
+    """Runs blocking calls in threads that end with their owner.
+
+    Short calls share workers. A call that waits for a job has a thread of its own, so that many
+    waiting ones hold up nothing, and ends when nobody awaits it any more.
+    """
 
     def __init__(self, workers: int) -> None:
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="gpufabric-aio")
+        self._waiting: dict[threading.Thread, threading.Event] = {}
 
     async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.wrap_future(self.submit(call, *args, **kwargs))
@@ -37,8 +47,97 @@ class _Pool:
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         return self._executor.submit(call, *args, **kwargs)
 
+    async def wait_for(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a call that waits for a job; cancelling the await ends it."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(call(*args, **kwargs))
+            except WaitingEnded:
+                future.cancel()
+            except BaseException as exc:  # noqa: BLE001  # whoever awaits it is told
+                future.set_exception(exc)
+
+        stop = self.start(work)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        finally:
+            stop.set()
+
+    def start(self, work: Callable[[], None]) -> threading.Event:
+        """Starts a thread for `work`; the event that it gives ends the thread's waiting."""
+        stop = threading.Event()
+
+        def run() -> None:
+            try:
+                with stoppable(stop):
+                    work()
+            finally:
+                self._waiting.pop(threading.current_thread(), None)
+
+        thread = threading.Thread(target=run, name="gpufabric-aio-wait", daemon=True)
+        self._waiting[thread] = stop
+        thread.start()
+        return stop
+
     def close(self) -> None:
+        waiting = dict(self._waiting)
+        for stop in waiting.values():
+            stop.set()
+        for thread in waiting:
+            thread.join(_END_WAITING_S)
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+class _Lines:
+    """Lines that a thread reads ahead, `_LINES_AHEAD` at most, for one asynchronous reader."""
+
+    def __init__(self, lines: Iterator[LogLine], pool: _Pool) -> None:
+        self._lines = lines
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[LogLine | _End] = asyncio.Queue()
+        self._room = threading.Semaphore(_LINES_AHEAD)
+        self._stop = pool.start(self._read)
+
+    def _read(self) -> None:
+        error: BaseException | None = None
+        try:
+            for line in self._lines:
+                while not self._room.acquire(blocking=False):
+                    pause(_NO_ROOM_S)
+                pause(0)  # ends here when nobody reads any more
+                self._put(line)
+        except WaitingEnded:
+            pass
+        except BaseException as exc:  # noqa: BLE001  # the reader is told
+            error = exc
+        finally:
+            close: Callable[[], None] | None = getattr(self._lines, "close", None)
+            if close is not None:
+                close()
+            self._put(_End(error))
+
+    def _put(self, item: "LogLine | _End") -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no reader
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+
+    async def read(self) -> AsyncGenerator[LogLine]:
+        try:
+            while not isinstance(item := await self._queue.get(), _End):
+                self._room.release()
+                yield item
+            if item.error is not None:
+                raise item.error
+        finally:
+            self._stop.set()
+
+
+class _End:
+    """The end of the lines, and the error that ended them."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
 
 
 class AsyncJobHandle:
@@ -81,21 +180,18 @@ class AsyncJobHandle:
 
     async def wait(self, *, timeout: float | None = None) -> JobStatus:  # noqa: ASYNC109  # as sync
         """See `JobHandle.wait`."""
-        return await self._pool.run(self._job.wait, timeout=timeout)
+        return await self._pool.wait_for(self._job.wait, timeout=timeout)
 
     async def logs(
         self, *, node_rank: int | None = None, follow: bool = False, since: float | None = None
     ) -> AsyncIterator[LogLine]:
         """See `JobHandle.logs`."""
-        lines = self._job.logs(node_rank=node_rank, follow=follow, since=since)
-        try:
-            while batch := await self._pool.run(_batch, lines, _LINES_AT_ONCE if not follow else 1):
-                for line in batch:
-                    yield line
-        finally:
-            close: Callable[[], None] | None = getattr(lines, "close", None)
-            if close is not None:
-                await self._pool.run(close)
+        lines = await self._pool.run(
+            self._job.logs, node_rank=node_rank, follow=follow, since=since
+        )
+        async with contextlib.aclosing(_Lines(lines, self._pool).read()) as ahead:
+            async for line in ahead:
+                yield line
 
     async def cancel(self) -> None:
         """See `JobHandle.cancel`."""
@@ -111,13 +207,7 @@ class AsyncJobHandle:
 
     async def bench(self, *, timeout: float | None = None) -> "BenchReport":  # noqa: ASYNC109  # as sync
         """See `JobHandle.bench`."""
-        return await self._pool.run(self._job.bench, timeout=timeout)
-
-
-def _batch(lines: Iterator[LogLine], most: int) -> list[LogLine]:
-    from itertools import islice
-
-    return list(islice(lines, most))
+        return await self._pool.wait_for(self._job.bench, timeout=timeout)
 
 
 def _teardown_unseen(future: "Future[JobHandle]") -> None:
@@ -136,7 +226,10 @@ class AsyncFabric:
         on_event: Callable[[Event], None] | None = None,
         workers: int = 16,
     ) -> None:
-        """Composes backends; `workers` is how many calls may be under way at once."""
+        """Composes backends; `workers` is how many calls may be under way at once.
+
+        Those that wait for a job (`wait`, `bench`, `logs`) do not count.
+        """
         self._fabric = Fabric(*backends, settings=settings, on_event=on_event)
         self._pool = _Pool(workers)
 
@@ -160,8 +253,8 @@ class AsyncFabric:
 
     async def close(self) -> None:
         """Closes connections and threads. Jobs go on."""
-        await self._pool.run(self._fabric.close)
         await asyncio.to_thread(self._pool.close)
+        await asyncio.to_thread(self._fabric.close)
 
     async def check(self) -> tuple[CheckReport, ...]:
         """See `Fabric.check`."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpufabric.errors import GpuFabricError, JobError, PlacementError, SpecError
+from gpufabric.errors import CatalogError, ConfigError, GpuFabricError, JobError, SpecError
 
 if TYPE_CHECKING:
     from gpufabric.handle import JobHandle
@@ -19,7 +19,7 @@ _OK, _FAILED, _USAGE = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command. Gives 0, 1 where the answer is no or the job failed, 2 for a wrong call."""
+    """Runs one command: 0, 1 where the answer is no or the job failed, 2 for a wrong call."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in _OWN_PARSERS:
         run: Callable[[Sequence[str]], int] = _OWN_PARSERS[arguments[0]]
@@ -32,9 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(call: Callable[[], int]) -> int:
     try:
         return call()
-    except (SpecError, PlacementError) as exc:
+    except (SpecError, ConfigError, CatalogError) as exc:
         print(f"gpufabric: {exc}", file=sys.stderr)
-        return _USAGE if isinstance(exc, SpecError) else _FAILED
+        return _USAGE
     except JobError as exc:
         print(f"gpufabric: {exc}", file=sys.stderr)
         for line in getattr(exc, "tail", ()):
@@ -75,11 +75,18 @@ def _env(argv: Sequence[str]) -> int:
     return env_main(argv)
 
 
+def _kubernetes_role(argv: Sequence[str]) -> int:
+    from gpufabric.backends.kubernetes._role import role_main
+
+    return role_main(argv)
+
+
 _OWN_PARSERS: dict[str, Callable[[Sequence[str]], int]] = {
     "parse": _parse_text,
     "offers": _offers,
     "plan": _plan,
     "env": _env,
+    "kubernetes-role": _kubernetes_role,
 }
 
 
@@ -122,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         ("offers", "where a task could run, on which network, at what price (offline)"),
         ("plan", "everything that a launch would make, with reasons (offline)"),
         ("env", "the export lines of the network's environment"),
+        ("kubernetes-role", "print the smallest Kubernetes Role that launching needs"),
         ("parse", "read NCCL logs, nccl-tests tables and device dumps, and judge them"),
     ):
         sub.add_parser(name, help=text, add_help=False)
@@ -177,7 +185,7 @@ def _task(file: str, secrets: Sequence[str]) -> "Task":
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise SpecError(f"{file}: {exc}") from exc
+        raise SpecError(f"{file}: {_why(exc)}") from exc
     task = Task.from_yaml(text)
     values: dict[str, object] = dict(task.secrets)
     for item in secrets:
@@ -187,8 +195,12 @@ def _task(file: str, secrets: Sequence[str]) -> "Task":
         try:
             values[name] = Path(path).read_text(encoding="utf-8").rstrip("\n")
         except (OSError, UnicodeDecodeError) as exc:
-            raise SpecError(f"--secret {name}: {exc}") from exc
+            raise SpecError(f"--secret {name}: {path}: {_why(exc)}") from exc
     return evolve(task, secrets=values) if secrets else task
+
+
+def _why(exc: OSError | UnicodeDecodeError) -> str:
+    return exc.strerror or str(exc) if isinstance(exc, OSError) else "it is not UTF-8 text"
 
 
 @contextmanager

@@ -5,6 +5,7 @@ default. `trust_env=False` leaves the argument and the default.
 """
 
 import contextlib
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import cast
 import attrs
 
 from gpufabric._frozen import FrozenDict, field, frozen
-from gpufabric.errors import ConfigError, Problem, SpecError
+from gpufabric.errors import ConfigError, Problem, SpecError, shown
 
 __all__ = ["Settings", "environment"]
 
@@ -51,9 +52,16 @@ class Settings:
 
     def __attrs_post_init__(self) -> None:
         for name in ("discover_timeout_s", "workdir_limit_mb", "poll_s", "stop_grace_s"):
-            value = getattr(self, name)
-            if value < 0 or (value == 0 and name != "stop_grace_s"):
-                raise SpecError([Problem(path=name, message=f"{value:g} is too small")])
+            value = cast("object", getattr(self, name))
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                told = f"{shown(value)} is not a number"
+            elif value < 0 or (value == 0 and name != "stop_grace_s"):
+                told = f"{value:g} is too small"
+            elif not value < math.inf:
+                told = f"{value:g} is not a finite number"
+            else:
+                continue
+            raise SpecError([Problem(path=name, message=told)], what="Settings")
 
     @classmethod
     def load(cls, **given: object) -> "Settings":

@@ -4,9 +4,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
+from gpufabric._choosing import lowered, nowhere, ranked
 from gpufabric._frozen import FrozenDict, evolve, field, frozen
 from gpufabric.backends.base import Backend, Capability, CheckItem, CheckReport, Site
 from gpufabric.config import Settings
@@ -14,14 +16,14 @@ from gpufabric.errors import (
     ConfigError,
     GpuFabricError,
     MissingExtraError,
-    PlacementError,
     Remedy,
     SpecError,
+    shown,
 )
 from gpufabric.handle import JobHandle
-from gpufabric.job import Attempt, JobRef
+from gpufabric.job import JobRef
 from gpufabric.net.tier import NetworkTier
-from gpufabric.plan import LaunchPlan, LaunchPolicy, Offer, RankBy, Rejection, Resolution
+from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer, Rejection, Resolution
 from gpufabric.task import Task
 
 __all__ = ["Event", "Fabric", "ranked"]
@@ -46,28 +48,6 @@ class Event:
     facts: FrozenDict[str, object] = field(factory=FrozenDict[str, object])
 
 
-def ranked(offers: Iterable[Offer], policy: LaunchPolicy) -> tuple[Offer, ...]:
-    """Sorts offers: highest tier first, then by `policy.rank_by`, unknown last, then as given."""
-
-    def unknown_last(value: float | None, sign: int = 1) -> tuple[bool, float]:
-        return (value is None, sign * (value or 0.0))
-
-    def key(offer: Offer) -> tuple[int, tuple[bool, float], tuple[bool, float]]:
-        price = unknown_last(offer.usd_hour_total)
-        speed = unknown_last(offer.gbps_per_gpu or offer.gbps_per_node, -1)
-        per_gbps = (
-            offer.usd_hour / offer.gbps_per_node if offer.usd_hour and offer.gbps_per_node else None
-        )
-        by = {
-            RankBy.PRICE: (price, speed),
-            RankBy.BANDWIDTH: (speed, price),
-            RankBy.PRICE_PER_GBPS: (unknown_last(per_gbps), price),
-        }[policy.rank_by]
-        return (-offer.tier.level, *by)
-
-    return tuple(sorted(offers, key=key))
-
-
 class Fabric:
     """The places a task may go, as one compute fabric: an ordered set of backends.
 
@@ -89,7 +69,11 @@ class Fabric:
         #: What `discover` found that cannot be used, with the reason.
         self.unusable = tuple(unusable)
         self._on_event = on_event
-        self._attached: list[Backend] = []
+        self._attached: dict[tuple[str, str], Backend] = {}
+        self._attaching = threading.Lock()
+        for given in self.backends:
+            if isinstance(given, type) or not isinstance(cast("object", given), Backend):
+                raise ConfigError(f"{shown(given)} is no backend: write Fabric(Local(), ...)")
         names = [backend.name for backend in self.backends]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -142,15 +126,19 @@ class Fabric:
         from gpufabric.catalog.index import Catalog
 
         rows = Catalog.shipped()
-        files = tuple(catalog)
+        files = (catalog,) if isinstance(catalog, str) else tuple(catalog)
         if files:
             rows = rows.with_overlays(*files)
-        names = rows.clouds if clouds is None else tuple(clouds)
+        if clouds is None:
+            clouds = rows.clouds
+        names = (clouds,) if isinstance(clouds, str) else tuple(clouds)
         backends = [AssumedBackend(name, catalog=rows) for name in names]
         return cls(*backends, settings=settings)
 
     def __or__(self, other: "Fabric") -> "Fabric":
         """Joins two fabrics: these backends first. Settings and events are this one's."""
+        if not isinstance(cast("object", other), Fabric):
+            return NotImplemented
         mine = [backend for backend in self.backends if backend not in other.backends]
         return Fabric(
             *mine,
@@ -173,8 +161,9 @@ class Fabric:
 
     def close(self) -> None:
         """Closes every backend's connections and threads. Jobs go on."""
-        for backend in (*self.backends, *self._attached):
-            backend.close()
+        with ExitStack() as all_of_them:  # one that fails keeps none open
+            for backend in (*self.backends, *self._attached.values()):
+                all_of_them.callback(backend.close)
 
     def __repr__(self) -> str:
         return f"Fabric({', '.join(backend.name for backend in self.backends)})"
@@ -202,6 +191,7 @@ class Fabric:
         Reads, never writes. A backend that fails or takes longer than
         `settings.discover_timeout_s` is a rejection.
         """
+        _task(task)
         return self._resolve(task, policy or LaunchPolicy())[0]
 
     def plan(self, task: Task, *, policy: LaunchPolicy | None = None, run: str = "") -> LaunchPlan:
@@ -211,9 +201,10 @@ class Fabric:
         it another. Raises `PlacementError` with every rejection where no place keeps what was
         asked.
         """
+        _task(task)
         resolution, sites, lower = self._resolve_or_lower(task, policy or LaunchPolicy())
         if not resolution.offers:
-            raise _nowhere(task, resolution)
+            raise nowhere(task, resolution)
         return self._plan(task, resolution.offers[0], sites, lower=lower, run=run)
 
     def launch(
@@ -233,10 +224,12 @@ class Fabric:
         chosen = policy or LaunchPolicy()
         if isinstance(task, LaunchPlan):
             return self._launch_plan(task)
+        _task(task, also=" or LaunchPlan")
         missing = sorted(name for name, secret in task.secrets.items() if secret.value is None)
         if missing:
             raise SpecError(
-                f"secrets without a value: {', '.join(missing)}; supply them in secrets"
+                f"secrets without a value: {', '.join(missing)}; supply them:"
+                " Task(secrets={NAME: value}), or --secret NAME=FILE"
             )
         if run is None:
             import secrets
@@ -255,7 +248,7 @@ class Fabric:
                 return self._handle(ref, plan, attempts, chosen)
             if outcome[0].remedy in {Remedy.FIX_SETUP, Remedy.RETRY}:
                 closed.add(offer.backend)
-        raise _nowhere(task, resolution, attempts)
+        raise nowhere(task, resolution, attempts)
 
     def attach(self, ref: JobRef | str) -> JobHandle:
         """Finds a job again, from any process. Does no I/O. Raises `SpecError`, `ConfigError`."""
@@ -280,7 +273,10 @@ class Fabric:
     ) -> None:
         _log.info("%s: %s", kind, message)
         if self._on_event is not None:
-            self._on_event(Event(kind=kind, message=message, backend=backend, ref=ref))
+            try:
+                self._on_event(Event(kind=kind, message=message, backend=backend, ref=ref))
+            except Exception:  # noqa: BLE001  # a display that breaks must not cost a job
+                _log.exception("on_event failed at: %s", message)
 
     def _ask(self, call: Callable[[Backend], T]) -> list[T | GpuFabricError]:
         """Asks every backend at once, each within the time limit; a failure is its answer."""
@@ -293,7 +289,7 @@ class Fabric:
                 answers[i] = exc
             except Exception as exc:  # noqa: BLE001  # a plug-in's bug must not spoil the others
                 _log.debug("%s failed", backend.name, exc_info=True)
-                answers[i] = ConfigError(f"{backend.name}: {type(exc).__name__}: {exc}")
+                answers[i] = ConfigError(_bug(exc))
 
         threads: list[threading.Thread] = []
         for i, backend in enumerate(self.backends):
@@ -342,7 +338,13 @@ class Fabric:
         for backend in self.backends:
             if backend.name not in sites:
                 continue
-            found = backend.offers(task, sites[backend.name])
+            try:
+                found = backend.offers(task, sites[backend.name])
+            except Exception as exc:  # noqa: BLE001  # a plug-in's bug must not spoil the others
+                _log.debug("%s failed", backend.name, exc_info=True)
+                reason = str(exc) if isinstance(exc, GpuFabricError) else _bug(exc)
+                rejections.append(Rejection(backend=backend.name, reason=reason))
+                continue
             offers.extend(found.offers)
             rejections.extend(found.rejections)
         return Resolution(offers=ranked(offers, policy), rejections=tuple(rejections)), sites
@@ -354,7 +356,7 @@ class Fabric:
         if resolution.offers or not policy.allow_lower_tier:
             return resolution, sites, False
         for tier in sorted(NetworkTier, reverse=True):
-            lower, _ = self._resolve(_lowered(task, tier), policy, sites)
+            lower, _ = self._resolve(lowered(task, tier), policy, sites)
             if lower.offers:
                 self._tell("lower-tier", f"no place keeps what was asked; {tier.value} it is")
                 both = (*resolution.rejections, *lower.rejections)
@@ -445,37 +447,18 @@ class Fabric:
                 return backend
         from gpufabric.backends import backend_class
 
-        made = backend_class(ref.backend).from_ref(ref, self.settings)
-        self._attached.append(made)
-        return made
+        with self._attaching:
+            place = (ref.backend, ref.place)
+            if place not in self._attached:
+                made = backend_class(ref.backend).from_ref(ref, self.settings)
+                self._attached[place] = made
+            return self._attached[place]
 
 
-def _lowered(task: Task, tier: NetworkTier) -> Task:
-    """The task with every wish for the network cut down to `tier`."""
-    options = [
-        evolve(
-            option,
-            network_tier=min(option.network_tier, tier),
-            min_gbps_per_gpu=option.min_gbps_per_gpu if tier is NetworkTier.BEST else None,
-        )
-        for option in task.resources.alternatives()
-    ]
-    resources = options[0] if len(options) == 1 else evolve(task.resources, any_of=options)
-    return evolve(task, resources=resources)
+def _bug(exc: Exception) -> str:
+    return f"{type(exc).__name__}: {exc}"
 
 
-def _nowhere(
-    task: Task, resolution: Resolution, attempts: Sequence[Attempt] = ()
-) -> PlacementError:
-    wanted = ", or ".join(str(r.accelerator or "no GPU") for r in task.resources.alternatives())
-    lines = [f"no place took {task.name!r}: {task.num_nodes} x ({wanted})"]
-    lines += [f"  tried {attempt}" for attempt in attempts]
-    lines += [f"  rejected {rejection}" for rejection in resolution.rejections[:20]]
-    more = len(resolution.rejections) - 20
-    if more > 0:
-        lines.append(f"  and {more} more in .rejections")
-    if not attempts and not resolution.rejections:
-        lines.append("  the fabric has no backend: Fabric(Local()), or Fabric.discover()")
-    return PlacementError(
-        "\n".join(lines), rejections=resolution.rejections, attempts=tuple(attempts)
-    )
+def _task(value: object, *, also: str = "") -> None:
+    if not isinstance(value, Task):
+        raise SpecError(f"{shown(value)} is no Task{also}: write Task(run=...)")

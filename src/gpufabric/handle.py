@@ -6,11 +6,12 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from gpufabric._pause import pause
 from gpufabric.backends.base import Backend
 from gpufabric.config import Settings
 from gpufabric.errors import JobFailedError, JobTimeoutError, ParseError, SpecError
-from gpufabric.job import Attempt, JobRef, JobState, JobStatus, LogLine
-from gpufabric.plan import LaunchPlan, LaunchPolicy, Offer
+from gpufabric.job import JobRef, JobState, JobStatus, LogLine
+from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer
 
 if TYPE_CHECKING:
     from gpufabric.bench import BenchReport
@@ -117,7 +118,7 @@ class JobHandle:
         Raises `JobTimeoutError` after `timeout` seconds; the job goes on.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        pause = 0.01
+        rest = 0.01
         watch = self._proof_watch()
         while True:
             status = self.status()
@@ -132,8 +133,8 @@ class JobHandle:
                     " (cancel() stops it)",
                     ref=self.ref,
                 )
-            time.sleep(pause if left is None else min(pause, left))
-            pause = min(pause * 1.5, self._settings.poll_s)
+            pause(rest if left is None else min(rest, left))
+            rest = min(rest * 1.5, self._settings.poll_s)
 
     def logs(
         self, *, node_rank: int | None = None, follow: bool = False, since: float | None = None

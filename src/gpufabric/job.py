@@ -4,10 +4,10 @@ import re
 from enum import StrEnum
 from typing import cast
 
-from gpufabric._frozen import field, frozen
-from gpufabric.errors import JobFailedError, JobTimeoutError, SpecError
+from gpufabric._frozen import frozen
+from gpufabric.errors import JobFailedError, JobTimeoutError, SpecError, shown
 
-__all__ = ["Attempt", "JobRef", "JobState", "JobStatus", "LogLine", "NodeStatus"]
+__all__ = ["JobRef", "JobState", "JobStatus", "LogLine", "NodeStatus"]
 
 _REF = re.compile(r"^([a-z0-9][a-z0-9_-]*)://(.*)/([^/\s]+)$")
 
@@ -26,9 +26,9 @@ class JobRef:
     @classmethod
     def parse(cls, text: str) -> "JobRef":
         """Reads `aws://us-east-1/train-7c1e`. Raises `SpecError`."""
-        match = _REF.match(text.strip())
+        match = _REF.match(text.strip()) if isinstance(cast("object", text), str) else None
         if match is None:
-            raise SpecError(f"{text!r} is not a job: write backend://place/name")
+            raise SpecError(f"{shown(text)} is not a job: write backend://place/name")
         backend, place, name = match.groups()
         return cls(backend=backend, place=place, name=name)
 
@@ -37,9 +37,7 @@ class JobRef:
 
     @classmethod
     def __parse__(cls, value: object) -> "JobRef":
-        if isinstance(value, str):
-            return cls.parse(value)
-        raise SpecError(f"{value!r} is not a job: write backend://place/name")
+        return cls.parse(cast("str", value))
 
     def __str__(self) -> str:
         return f"{self.backend}://{self.place}/{self.name}"
@@ -133,21 +131,3 @@ class LogLine:
 
     def __str__(self) -> str:
         return f"[{self.node_rank}] {self.text}"
-
-
-@frozen(kw_only=True)
-class Attempt:
-    """One offer that a launch tried, and how it ended. `error` is None for the one that took."""
-
-    offer: object
-    backend: str
-    error: str | None = None
-    error_type: str | None = None
-    remedy: str | None = None
-    leftovers: tuple[str, ...] = field(default=())
-    started_at: float | None = None
-    ended_at: float | None = None
-
-    def __str__(self) -> str:
-        interconnect = cast("object", getattr(self.offer, "interconnect", self.backend))
-        return f"{interconnect}: {self.error or 'launched'}"

@@ -3,11 +3,13 @@
 import datetime as dt
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import cast
 
 from gpufabric._frozen import FrozenDict, field, freeze, frozen
+from gpufabric.errors import Problem, Remedy, SpecError, shown
 from gpufabric.net.interconnect import Interconnect, Place
 from gpufabric.net.nics import NicLayout
 from gpufabric.net.tier import NetworkTier
@@ -15,6 +17,7 @@ from gpufabric.resources import Accelerator, Resources
 from gpufabric.task import Task
 
 __all__ = [
+    "Attempt",
     "EnvVar",
     "LaunchPlan",
     "LaunchPolicy",
@@ -51,6 +54,12 @@ class Source:
         return self.url
 
 
+def _rank_by(value: RankBy | str) -> RankBy:
+    from gpufabric._convert import enum_of
+
+    return value if isinstance(value, RankBy) else enum_of(RankBy, value)
+
+
 @frozen(kw_only=True)
 class LaunchPolicy:
     """How a launch chooses and how long it tries.
@@ -64,11 +73,28 @@ class LaunchPolicy:
         gang_timeout_s: how long a gang may take to be whole, None for the backend's own rule.
     """
 
-    rank_by: RankBy = RankBy.PRICE
+    rank_by: RankBy = field(default=RankBy.PRICE, converter=_rank_by)
     allow_lower_tier: bool = False
     max_attempts: int = 10
     require_proof: bool = False
     gang_timeout_s: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        problems = [
+            Problem(path=name, message=f"{shown(getattr(self, name))} is not true or false")
+            for name in ("allow_lower_tier", "require_proof")
+            if not isinstance(getattr(self, name), bool)
+        ]
+        tries, limit = cast("object", self.max_attempts), cast("object", self.gang_timeout_s)
+        if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
+            told = f"{shown(tries)} is not a number of offers, 1 or more"
+            problems.append(Problem(path="max_attempts", message=told))
+        number = isinstance(limit, int | float) and not isinstance(limit, bool)
+        if limit is not None and not (number and 0 < cast("float", limit) < math.inf):
+            told = f"{shown(limit)} is not a number of seconds above 0"
+            problems.append(Problem(path="gang_timeout_s", message=told))
+        if problems:
+            raise SpecError(problems, what="LaunchPolicy")
 
 
 @frozen(kw_only=True)
@@ -126,6 +152,36 @@ class Offer:
 
 
 @frozen(kw_only=True)
+class Attempt:
+    """One offer that a launch tried, and how it ended. `error` is None for the one that took."""
+
+    offer: Offer
+    backend: str
+    error: str | None = None
+    error_type: str | None = None
+    remedy: Remedy | None = None
+    leftovers: tuple[str, ...] = ()
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-safe data with `schema`."""
+        from gpufabric._convert import to_dict
+
+        return to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> "Attempt":
+        """Builds it from plain data. Raises `SpecError`."""
+        from gpufabric._convert import from_dict
+
+        return from_dict(cls, data)
+
+    def __str__(self) -> str:
+        return f"{self.offer.interconnect}: {self.error or 'launched'}"
+
+
+@frozen(kw_only=True)
 class Rejection:
     """Why a place or an instance type cannot keep what was asked, in one line to act on."""
 
@@ -146,6 +202,7 @@ def _offer_row(offer: Offer) -> tuple[object, ...]:
 
     return (
         str(offer.place),
+        offer.platform,
         offer.instance_type,
         f"{offer.num_nodes} x {offer.accelerator or 'no GPU'}",
         str(offer.interconnect.kind),
@@ -159,7 +216,7 @@ def _offer_row(offer: Offer) -> tuple[object, ...]:
 
 
 _OFFER_HEADERS = (
-    "place", "type", "nodes", "network", "tier", "Gb/s a GPU", "Gb/s a node",
+    "place", "platform", "type", "nodes", "network", "tier", "Gb/s a GPU", "Gb/s a node",
     "USD/h a node", "USD/h in all", "billing",
 )  # fmt: skip
 
@@ -350,8 +407,9 @@ class LaunchPlan:
 
     def __str__(self) -> str:
         from gpufabric._display import one_line
+        from gpufabric._plan_text import plan_lines
 
-        return "\n".join(one_line(line, 10_000) for line in _plan_lines(self))
+        return "\n".join(one_line(line, 10_000) for line in plan_lines(self))
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -376,38 +434,3 @@ def plan_key(task: Task, offer: Offer, *, run: str = "") -> str:
     }  # fmt: skip
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _plan_lines(plan: LaunchPlan) -> Iterator[str]:
-    offer = plan.offer
-    yield f"{plan.name}: {offer}"
-    if plan.lower_tier:
-        asked = max(option.network_tier for option in plan.task.resources.alternatives())
-        yield f"  LOWER TIER: {asked.value} was asked, {offer.tier.value} is what there is"
-    yield f"  platform {offer.platform}" + (f", pool {offer.pool}" if offer.pool else "")
-    if offer.usd_hour is not None:
-        yield (
-            f"  price {offer.usd_hour:.2f} USD/h a node, {offer.usd_hour_total:.2f} USD/h in all"
-            f" ({'spot' if offer.spot else 'on demand'})"
-        )
-    for title, words in (("limit", offer.limits), ("warning", (*offer.warnings, *plan.warnings))):
-        for word in words:
-            yield f"  {title}: {word}"
-    if plan.network:
-        yield "network:"
-        for item in plan.network:
-            yield f"  {item.kind} {item.name}: {item.value}"
-            yield f"      {item.why}" + (f" [{item.source}]" if item.source else "")
-    if plan.env:
-        from gpufabric._display import one_line
-
-        yield "environment:"
-        for var in plan.env:
-            won = f" (yours; the plan had {var.overridden})" if var.overridden is not None else ""
-            yield f"  {var.name}={one_line(var.value, 500)}{won}"
-            yield f"      {var.why}" + (f" [{var.source}]" if var.source else "")
-    if plan.task.secrets:
-        yield "secrets: " + ", ".join(sorted(plan.task.secrets))
-    yield "steps:"
-    for i, step in enumerate(plan.steps, 1):
-        yield f"  {i}. {step}" + ("" if step.owned else " (not ours: stays)")

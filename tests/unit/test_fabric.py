@@ -350,3 +350,115 @@ def test_a_job_tears_itself_down_when_the_block_fails(settings):
     with pytest.raises(ZeroDivisionError), fabric(settings, backend).launch(h100()):
         raise ZeroDivisionError
     assert not backend.cloud.objects
+
+
+def test_a_bug_in_what_a_plug_in_thinks_is_a_rejection_too(settings):
+    class Broken(FakeBackend):
+        def offers(self, task, site):  # noqa: ARG002  # the protocol names them
+            raise KeyError("nics")
+
+    broken = Broken("broken", cloud=FakeCloud([pool("H100:8")]))
+    found = fabric(settings, broken, infiniband("b")).offers(h100())
+    assert [offer.backend for offer in found] == ["b"]
+    assert [r.reason for r in found.rejections if r.backend == "broken"] == ["KeyError: 'nics'"]
+
+
+def test_a_display_that_breaks_costs_no_job(settings):
+    def broken(event: gf.Event) -> None:
+        raise RuntimeError(event.kind)
+
+    backend = infiniband("a")
+    with fabric(settings, backend, on_event=broken).launch(h100()) as job:
+        assert job.wait().state is gf.JobState.SUCCEEDED
+    assert not backend.cloud.objects
+
+
+def test_closing_closes_every_backend_though_one_fails(settings):
+    closed = []
+
+    class Closing(FakeBackend):
+        def close(self):
+            closed.append(self.name)
+            if self.name == "b":
+                raise RuntimeError("b cannot close")
+
+    backends = [Closing(name, cloud=FakeCloud([pool(backend=name)])) for name in "abc"]
+    with pytest.raises(RuntimeError, match="b cannot close"):
+        fabric(settings, *backends).close()
+    assert sorted(closed) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("wrong", ["local", gf.Local, None, []])
+def test_what_is_no_backend_is_refused_with_what_to_write(wrong):
+    with pytest.raises(gf.ConfigError, match=r"write Fabric\(Local\(\)"):
+        gf.Fabric(wrong, settings=gf.Settings())
+
+
+@pytest.mark.parametrize("wrong", ["echo hi", {"run": "echo hi"}, None])
+def test_what_is_no_task_is_refused_with_what_to_write(settings, wrong):
+    composed = fabric(settings, infiniband("a"))
+    for call in (composed.offers, composed.plan, composed.launch):
+        with pytest.raises(gf.SpecError, match=r"write Task\(run="):
+            call(wrong)
+
+
+def test_many_jobs_attached_in_one_place_share_a_backend(settings, tmp_path):
+    with gf.Fabric(settings=settings) as composed:
+        handles = [composed.attach(f"local://{tmp_path}/a-{i}") for i in range(20)]
+    assert len({id(handle._backend) for handle in handles}) == 1
+
+
+def test_one_cloud_may_be_named_without_a_list(settings):
+    assert repr(gf.Fabric.assumed("aws", settings=settings)) == "Fabric(aws)"
+
+
+def test_awaits_that_are_cancelled_hold_up_nothing(settings, tmp_path):
+    before = set(threading.enumerate())
+
+    async def main() -> None:
+        async with AsyncFabric(gf.Local(tmp_path), settings=settings, workers=1) as composed:
+            quiet = gf.Task(run="echo hi; sleep 600")
+            async with await composed.launch(quiet) as job:
+                heard = asyncio.Event()
+
+                async def follow() -> None:
+                    async for _ in job.logs(follow=True):
+                        heard.set()
+
+                waiting = [asyncio.create_task(follow()) for _ in range(3)]
+                waiting.append(asyncio.create_task(job.wait()))
+                waiting.append(asyncio.create_task(job.bench()))
+                await heard.wait()
+                assert (await job.status()).state is gf.JobState.RUNNING  # with one worker
+                for one in waiting:
+                    one.cancel()
+                ended = await asyncio.gather(*waiting, return_exceptions=True)
+                assert all(isinstance(end, asyncio.CancelledError) for end in ended)
+
+    asyncio.run(main())
+    assert set(threading.enumerate()) <= before
+
+
+def test_closing_ends_those_who_still_follow(settings, tmp_path):
+    async def main() -> list[object]:
+        composed = AsyncFabric(gf.Local(tmp_path), settings=settings)
+        job = await composed.launch(gf.Task(run="echo hi; sleep 600"))
+        heard = asyncio.Event()
+
+        async def follow() -> None:
+            async for _ in job.logs(follow=True):
+                heard.set()
+
+        waiting = [asyncio.create_task(follow()), asyncio.create_task(job.wait())]
+        await heard.wait()
+        await composed.close()
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    try:
+        followed, waited = asyncio.run(main())
+    finally:
+        backend = gf.Local(tmp_path)
+        for ref in backend.jobs():
+            backend.teardown(ref)
+    assert followed is None
+    assert isinstance(waited, asyncio.CancelledError)

@@ -1,12 +1,12 @@
 """Reads what the supervisor recorded of every node: lines, live or after the end."""
 
 import os
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from pathlib import Path
 
+from gpufabric._pause import pause
 from gpufabric.backends import _supervisor as supervisor
 from gpufabric.job import LogLine
 
@@ -139,7 +139,7 @@ def read_lines(
     `follow` goes on until `ended` says that the job has ended and all is read.
     """
     logs = [_NodeLog(job, rank, since) for rank in ranks]
-    pause = _PAUSE_LEAST_S
+    rest = _PAUSE_LEAST_S
     try:
         while True:
             over = not follow or ended()
@@ -151,9 +151,9 @@ def read_lines(
                 lines = log.more()
                 found = found or bool(lines)
                 yield from lines
-            pause = _PAUSE_LEAST_S if found else min(pause * 1.5, _PAUSE_MOST_S)
+            rest = _PAUSE_LEAST_S if found else min(rest * 1.5, _PAUSE_MOST_S)
             if not found:
-                time.sleep(pause)
+                pause(rest)
     finally:
         for log in logs:
             log.close()

@@ -28,6 +28,7 @@ __all__ = ["MAX_NODES", "make_offers", "make_plan"]
 MAX_NODES = 256  # one process, two pipes and a log each: what one supervisor serves well
 INSTANCE_TYPE = "localhost"
 SHELL = "/bin/sh"
+_ARGUMENT_BYTES = 100_000  # Linux takes 131,071 bytes as one argument
 _CALL = (
     "import pickle, sys\n"
     "with open(sys.argv[1], 'rb') as file:\n"
@@ -224,7 +225,7 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
         "job": job,
         "num_nodes": task.num_nodes,
         "argv": _argv(task, site, f"{root}/{name}"),
-        "setup": (SHELL, "-c", task.setup) if task.setup else None,
+        "setup": _shell(task.setup, f"{root}/{name}/setup.sh") if task.setup else None,
         "files": dict(task.files),
         "env": own,
         "env_by_rank": by_rank,
@@ -241,6 +242,7 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
         steps.append(Step(verb="pack", kind="workdir", name=_absolute(task.workdir, site)))
     if isinstance(task.run, PythonCall):
         steps.append(Step(verb="write", kind="function", name=task.run.name))
+    steps += _scripts(task, f"{root}/{name}")
     steps.append(Step(verb="start", kind="gang", name=name, body=FrozenDict(body)))
     return LaunchPlan(
         backend=offer.backend,
@@ -262,9 +264,27 @@ def _absolute(workdir: str, site: Site) -> str:
     return posixpath.normpath(posixpath.join(str(site.facts["cwd"]), workdir))
 
 
+def _shell(text: str, file: str) -> tuple[str, ...]:
+    """How a shell runs `text`: as an argument, or from a file where it is too long for one."""
+    return (SHELL, file) if _is_long(text) else (SHELL, "-c", text)
+
+
+def _is_long(text: object) -> bool:
+    return isinstance(text, str) and len(text.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES
+
+
+def _scripts(task: Task, folder: str) -> list[Step]:
+    texts = {"setup.sh": task.setup, "run.sh": task.run}
+    return [
+        Step(verb="write", kind="script", name=f"{folder}/{name}", body=FrozenDict({"text": text}))
+        for name, text in texts.items()
+        if _is_long(text)
+    ]
+
+
 def _argv(task: Task, site: Site, folder: str) -> tuple[str, ...]:
     if isinstance(task.run, str):
-        return (SHELL, "-c", task.run)
+        return _shell(task.run, f"{folder}/run.sh")
     if isinstance(task.run, PythonCall):
         return (str(site.facts["python"]), "-c", _CALL, f"{folder}/function.pickle")
     return task.run

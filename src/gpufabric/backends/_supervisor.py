@@ -23,6 +23,7 @@ everything. Secrets come in the spec and are kept in memory only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -401,6 +402,8 @@ def enter(gang: Gang, node: Node, argv: list[str], *, fresh: bool) -> None:
         os.execvpe(argv[0], argv, env)  # noqa: S606  # no shell unless the task asks for one
     except BaseException as exc:  # noqa: BLE001  # the child must report and end, whatever it is
         reason = os.strerror(exc.errno) if isinstance(exc, OSError) and exc.errno else str(exc)
+        if isinstance(exc, OSError) and exc.errno == errno.E2BIG:
+            reason += " (131,071 bytes are the most for one variable or argument; use files=)"
         named = getattr(exc, "filename", None)
         if stage == "work folder" and named:
             reason = f"{reason}: {named}"

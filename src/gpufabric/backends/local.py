@@ -258,11 +258,14 @@ class Local:
             yield
 
     def _fill(self, plan: LaunchPlan, new: Path) -> dict[str, object]:
-        """Puts the packed work folder and the function into the folder of a new job."""
+        """Puts the packed work folder, the function and scripts into the folder of a new job."""
         added: dict[str, object] = {"packed": False, "events": []}
         if isinstance(plan.task.run, PythonCall):
             (new / "function.pickle").write_bytes(plan.task.run.payload)
         for step in plan.steps:
+            if step.kind == "script":
+                text = cast("str", step.body["text"])
+                (new / Path(step.name).name).write_bytes(text.encode("utf-8", "surrogateescape"))
             if step.kind == "workdir":
                 from gpufabric._workdir import pack
 

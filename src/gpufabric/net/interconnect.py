@@ -37,7 +37,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> "Place":
-        """Reads `aws`, `aws/us-east-1`, `aws/us-east-1/use1-az4`, `*/us-east-1`.
+        """Reads `aws`, `aws/us-east-1`, `aws/us-east-1/use1-az4`, `aws/*/use1-az4`, `*/us-east-1`.
 
         What follows `kubernetes/` is the context, slashes and colons included.
         Raises `SpecError`.
@@ -69,7 +69,8 @@ class Place:
         )
 
     def __str__(self) -> str:
-        return "/".join(part for part in (self.backend, self.region, self.zone) if part)
+        region = self.region or ("*" if self.zone else None)
+        return "/".join(part for part in (self.backend, region, self.zone) if part)
 
 
 @frozen(kw_only=True)

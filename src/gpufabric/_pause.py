@@ -1,0 +1,33 @@
+"""Waiting that another thread can end: what lets `AsyncFabric` cancel a follower or a `wait`."""
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+__all__ = ["WaitingEnded", "pause", "stoppable"]
+
+_here = threading.local()
+
+
+class WaitingEnded(BaseException):
+    """Nobody wants the answer any more. No `Exception`, so that no backend takes it for a fault."""
+
+
+def pause(seconds: float) -> None:
+    """Sleeps; raises `WaitingEnded` as soon as whoever waits for this thread has given up."""
+    stop: threading.Event | None = getattr(_here, "stop", None)
+    if stop is None:
+        time.sleep(seconds)
+    elif stop.wait(seconds):
+        raise WaitingEnded
+
+
+@contextmanager
+def stoppable(stop: threading.Event) -> Generator[None]:
+    """Lets `stop` end every `pause` of this thread within the block."""
+    _here.stop = stop
+    try:
+        yield
+    finally:
+        _here.stop = None
