@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import ClassVar, NoReturn
 
 from gpufabric._frozen import FrozenDict
@@ -52,6 +53,10 @@ class AssumedBackend:
 
     def discover(self) -> Site:
         """A site that says it is assumed; what is sold stands in the catalog."""
+        return self._site
+
+    @cached_property
+    def _site(self) -> Site:
         return Site(
             backend=self.name,
             unseen=("capacity, quota and present prices: this site is assumed",),

@@ -29,6 +29,7 @@ from gpufabric.catalog.rows import (
     SourceRow,
     VmRow,
 )
+from gpufabric.catalog.spelling import spellings
 from gpufabric.errors import CatalogError
 
 __all__ = ["Catalog", "CloudCatalog"]
@@ -184,6 +185,11 @@ class CloudCatalog:
     def models(self) -> tuple[str, ...]:
         """The accelerator models that this cloud has."""
         return tuple(self._by_model)
+
+    @functools.cached_property
+    def model_spellings(self) -> dict[str, str]:
+        """The accelerator models of this cloud by their spellings."""
+        return spellings(self.models)
 
     @functools.cached_property
     def regions(self) -> tuple[str, ...]:
@@ -352,6 +358,11 @@ class Catalog:
     def clouds(self) -> tuple[str, ...]:
         """The clouds' names."""
         return tuple(self._clouds)
+
+    @functools.cached_property
+    def model_spellings(self) -> dict[str, str]:
+        """The accelerator models of all clouds by their spellings."""
+        return spellings({model for cloud in self for model in cloud.models})
 
     def cloud(self, name: str) -> CloudCatalog:
         """One cloud's rows. Raises `CatalogError` with the near miss."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
 
-from gpufabric.catalog._row import Row
 from gpufabric.catalog.rows import Gpu
 
 __all__ = ["Wanted", "model_key", "read_model", "spellings"]
@@ -23,7 +24,7 @@ _NEAR_SIZE = 0.08
 """The same product is sold as 270, 279 and 288 GB; 80 and 94 GB are two products."""
 
 
-class Wanted(Row):
+class Wanted(NamedTuple):
     """A model with what was said of its memory and form."""
 
     model: str
@@ -58,7 +59,7 @@ def spellings(models: Iterable[str]) -> dict[str, str]:
 
 def read_model(text: str, known: Mapping[str, str]) -> Wanted | None:
     """What a user's word means among these `spellings`; None where it means none of them."""
-    key = _MAKERS.sub("", model_key(text))
+    key = _wanted_key(text)
     starts = (key[:end] for end in range(len(key), 0, -1))
     for start in starts:
         if start in known:
@@ -66,6 +67,11 @@ def read_model(text: str, known: Mapping[str, str]) -> Wanted | None:
             if said is not None:
                 return Wanted(model=known[start], gb=said[0], form=said[1])
     return None
+
+
+@lru_cache(maxsize=256)
+def _wanted_key(text: str) -> str:
+    return _MAKERS.sub("", model_key(text))
 
 
 def _qualifiers(rest: str) -> tuple[int | None, str | None] | None:

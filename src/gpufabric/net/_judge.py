@@ -8,20 +8,12 @@ from typing import NamedTuple
 from gpufabric.catalog.index import Catalog, CloudCatalog
 from gpufabric.catalog.rows import InstanceTypeRow
 from gpufabric.catalog.spelling import read_model, spellings
-from gpufabric.net._market import Group, Market, market_of
-from gpufabric.net._offered import Sold, Used, nearest_gpudirect, sources_of, warnings_of
-from gpufabric.net._reach import (
-    READS,
-    Network,
-    attached,
-    network_of,
-    reached,
-    reached_alone,
-)
+from gpufabric.net._market import Alike, Group, Market, market_of
+from gpufabric.net._offered import Sold, nearest_gpudirect
+from gpufabric.net._reach import READS, Network
 from gpufabric.net.interconnect import Place
-from gpufabric.net.nics import NicLayout
 from gpufabric.net.tier import NetworkTier
-from gpufabric.plan import Offer, Rejection, Source
+from gpufabric.plan import Offer, Rejection
 from gpufabric.resources import Accelerator, Resources
 from gpufabric.task import Task
 
@@ -45,6 +37,7 @@ class Case:
         self.catalog = catalog
         self.accelerator = resources.accelerator
         self.alone = task.num_nodes == 1
+        self._picky = resources.max_usd_hour is not None or bool(resources.places)
 
     def judge(self, have: Sequence[Sold]) -> Judged:
         """Every thing sold that is of the accelerator asked for, judged."""
@@ -63,16 +56,17 @@ class Case:
             if unfit:
                 self._refuse(judged, refused, group.first, unfit)
                 continue
-            alike = self._alike(group)
-            verdicts: dict[int, tuple[NetworkTier, str]] = {}  # by the rivals, which places share
-            for sold, rivals in group.places:
-                if id(rivals) not in verdicts:
-                    verdicts[id(rivals)] = self._verdict(alike, sold, rivals)
-                made = self._one(sold, alike, group, verdicts[id(rivals)])
-                if isinstance(made, Offer):
-                    judged.offers.append(made)
-                elif made:
-                    self._refuse(judged, refused, sold, made)
+            gpus = self.accelerator.count if self.accelerator else group.first.row.gpu.count
+            alike = group.alike(gpus, alone=self.alone)
+            verdicts = [self._verdict(alike, group, n) for n in range(len(group.rivals))]
+            for number, which in enumerate(group.which):
+                tier, refusal = verdicts[which]
+                sold = group.members[number]
+                reason = self._not_here(sold, group) if self._picky else None
+                if reason is None and not refusal:
+                    judged.offers.append(self._offer(sold, alike, number, tier))
+                elif reason is None or reason:
+                    self._refuse(judged, refused, sold, reason or refusal)
         return judged
 
     def _refuse(
@@ -132,9 +126,10 @@ class Case:
 
         if asked.model is None:
             return f"no accelerator with {asked.name} is sold here"
-        models = {model for cloud in self.catalog for model in cloud.models}
-        wanted = read_model(asked.model, spellings(models))
+        known = self.catalog.model_spellings
+        wanted = read_model(asked.model, known)
         if wanted is None:
+            models = {model for cloud in self.catalog for model in cloud.models}
             return f"no accelerator {asked.model!r} is known{near(asked.model, models)}"
         return f"{asked.name} is not sold here"
 
@@ -148,50 +143,18 @@ class Case:
             instance_type=None if sold is None else sold.row.name,
         )
 
-    def _one(
-        self, sold: Sold, alike: _Alike, group: Group, verdict: tuple[NetworkTier, str]
-    ) -> Offer | str:
-        """An offer, or why not; empty where another place of the same type says it all."""
-        dear = self._too_dear(sold)
-        if dear:
-            return dear
-        outside = self._outside(sold, group)
-        if outside is not None:
-            return outside
-        tier, refusal = verdict
-        return refusal or self._offer(sold, alike, tier)
+    def _not_here(self, sold: Sold, group: Group) -> str | None:
+        """Why not in this place; empty where another place of the same type says it all."""
+        return self._too_dear(sold) or self._outside(sold, group)
 
-    def _verdict(
-        self, alike: _Alike, sold: Sold, rivals: Sequence[InstanceTypeRow]
-    ) -> tuple[NetworkTier, str]:
+    def _verdict(self, alike: Alike, group: Group, which: int) -> tuple[NetworkTier, str]:
         """The tier that is reached beside these rivals, and why that is not enough, if so."""
-        if self.alone:
-            tier, why = reached_alone(sold.row, alike.gpus, rivals)
-        else:
-            tier, why = reached(sold.row, alike.network, self.task.num_nodes, rivals)
+        tier, why = alike.reached(which, self.task.num_nodes)
         asked = self.resources.network_tier
         if tier < asked:
-            return tier, f"{asked.value} cannot be kept: {why}{self._nearest(sold, asked)}"
-        return tier, self._too_slow(sold.row, alike.network)
-
-    def _alike(self, group: Group) -> _Alike:
-        """What is the same in every place where this type is sold on this platform."""
-        sold, row = group.first, group.first.row
-        gpus = self.accelerator.count if self.accelerator else row.gpu.count
-        network = network_of(sold.cloud, row, sold.platform, whole=gpus == row.gpu.count)
-        if sold.attached is not None:
-            network = attached(network, row, sold.attached)
-        used = Used(sold, network, gpus, self.task.num_nodes)
-        return _Alike(
-            gpus=gpus,
-            network=network,
-            used=used,
-            accelerator=Accelerator(model=row.gpu.model, count=gpus),
-            nics=used.nics(),
-            limits=used.limits(),
-            warnings=warnings_of(row, sold.cloud),
-            sources=sources_of(sold.cloud, row),
-        )
+            nearest = self._nearest(group.first, asked)
+            return tier, f"{asked.value} cannot be kept: {why}{nearest}"
+        return tier, self._too_slow(group.first.row, alike.network)
 
     def _unfit(self, sold: Sold) -> str:
         row, asked = sold.row, self.accelerator
@@ -242,7 +205,7 @@ class Case:
         places = self.resources.places
         if not places or any(place.admits(sold.place) for place in places):
             return None
-        mine = [other.place for other, _ in group.places]
+        mine = [other.place for other in group.members]
         if any(place.admits(other) for place in places for other in mine):
             return ""
         allowed = f"only these places are allowed: {', '.join(map(str, places))}"
@@ -286,8 +249,9 @@ class Case:
 
     # ---- the offer
 
-    def _offer(self, sold: Sold, alike: _Alike, tier: NetworkTier) -> Offer:
+    def _offer(self, sold: Sold, alike: Alike, number: int, tier: NetworkTier) -> Offer:
         row, gbps = sold.row, None if self.alone else alike.network.gbps
+        interconnect, limits = alike.placed[number]
         return Offer(
             backend=self.backend,
             place=sold.place,
@@ -295,7 +259,7 @@ class Case:
             resources=self.resources,
             num_nodes=self.task.num_nodes,
             gpus_per_node=alike.gpus,
-            interconnect=alike.used.interconnect(sold.place),
+            interconnect=interconnect,
             nics=alike.nics,
             tier=tier,
             accelerator=alike.accelerator,
@@ -305,23 +269,10 @@ class Case:
             spot=sold.spot,
             platform=sold.platform.name,
             pool=sold.pool,
-            limits=(*alike.limits, *alike.used.fabrics(sold.place)),
+            limits=limits,
             warnings=alike.warnings,
             sources=alike.sources,
         )
-
-
-class _Alike(NamedTuple):
-    """What offers of one type on one platform share, wherever they are."""
-
-    gpus: int
-    network: Network
-    used: Used
-    accelerator: Accelerator
-    nics: NicLayout
-    limits: tuple[str, ...]
-    warnings: tuple[str, ...]
-    sources: tuple[Source, ...]
 
 
 def _is_named(row: InstanceTypeRow, name: str) -> bool:

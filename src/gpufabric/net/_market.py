@@ -2,25 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from gpufabric.catalog.rows import InstanceTypeRow
-from gpufabric.net._offered import Sold
-from gpufabric.net._reach import strongest
-from gpufabric.net.interconnect import Place
+from gpufabric.net._offered import Sold, Used, sources_of, warnings_of
+from gpufabric.net._reach import attached, network_of, reached, reached_alone, strongest
+from gpufabric.net.interconnect import Interconnect, Place
+from gpufabric.net.nics import NicLayout
+from gpufabric.net.tier import NetworkTier
+from gpufabric.plan import Source
+from gpufabric.resources import Accelerator
 
-__all__ = ["Group", "Market", "market_of"]
+__all__ = ["Alike", "Group", "Market", "market_of"]
+
+Rivals = tuple[InstanceTypeRow, ...]
 
 
-class Group(NamedTuple):
+class Group:
     """One type on one platform, or one pool: every place of it, with the types it is up against.
 
-    Places with the same rivals share one tuple of them, so that they are judged once.
+    It keeps what offers of it share, so that a question asks each row once in a catalog's life.
     """
 
-    first: Sold
-    places: tuple[tuple[Sold, tuple[InstanceTypeRow, ...]], ...]
+    def __init__(self, members: Sequence[Sold], rivals: Iterable[Rivals]) -> None:
+        self.first = members[0]
+        self.members = tuple(members)
+        numbers: dict[int, int] = {}
+        distinct: list[Rivals] = []
+        which: list[int] = []
+        for one in rivals:  # places with the same rivals share one tuple of them
+            if id(one) not in numbers:
+                numbers[id(one)] = len(distinct)
+                distinct.append(one)
+            which.append(numbers[id(one)])
+        self.rivals = tuple(distinct)
+        self.which = tuple(which)
+        """For each member which of `rivals` are its."""
+        self._alike: dict[tuple[int, bool], Alike] = {}
+
+    def alike(self, gpus: int, *, alone: bool) -> Alike:
+        """What offers of so many GPUs a node share here."""
+        found = self._alike.get((gpus, alone))
+        if found is None:
+            found = self._alike[gpus, alone] = Alike(self, gpus, alone=alone)
+        return found
+
+
+class Alike:
+    """What offers of one type on one platform share, wherever they are."""
+
+    def __init__(self, group: Group, gpus: int, *, alone: bool) -> None:
+        sold, row = group.first, group.first.row
+        network = network_of(sold.cloud, row, sold.platform, whole=gpus == row.gpu.count)
+        if sold.attached is not None:
+            network = attached(network, row, sold.attached)
+        self.gpus = gpus
+        self.network = network
+        self.accelerator = Accelerator(model=row.gpu.model, count=gpus)
+        self._used = Used(sold, network, gpus, alone)
+        self._group = group
+        self._reached: dict[int, tuple[NetworkTier, str]] = {}
+
+    def reached(self, which: int, num_nodes: int) -> tuple[NetworkTier, str]:
+        """The tier that so many nodes reach beside these rivals, and why not a higher one."""
+        domain = self.network.nvlink_nodes
+        if domain is not None and num_nodes > domain:  # the reason tells the number
+            return self._judged(which, num_nodes)
+        found = self._reached.get(which)
+        if found is None:
+            found = self._reached[which] = self._judged(which, num_nodes)
+        return found
+
+    def _judged(self, which: int, num_nodes: int) -> tuple[NetworkTier, str]:
+        row, rivals = self._used.sold.row, self._group.rivals[which]
+        if self._used.alone:
+            return reached_alone(row, self.gpus, rivals)
+        return reached(row, self.network, num_nodes, rivals)
+
+    @cached_property
+    def nics(self) -> NicLayout:
+        """A node's NICs."""
+        return self._used.nics()
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """How sure the row is."""
+        return warnings_of(self._used.sold.row, self._used.sold.cloud)
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources of the row."""
+        return sources_of(self._used.sold.cloud, self._used.sold.row)
+
+    @cached_property
+    def placed(self) -> tuple[tuple[Interconnect, tuple[str, ...]], ...]:
+        """For each member of the group the network that a gang shares there, and the limits."""
+        used, limits = self._used, self._used.limits()
+        places = [member.place for member in self._group.members]
+        return tuple((used.interconnect(at), (*limits, *used.fabrics(at))) for at in places)
 
 
 class Market(NamedTuple):
@@ -36,12 +117,7 @@ def market_of(same: Iterable[Sold]) -> Market:
     groups: dict[tuple[str, str, str | None], list[Sold]] = {}
     for one in sold:
         groups.setdefault((one.row.name, one.platform.name, one.pool), []).append(one)
-    return Market(
-        tuple(
-            Group(members[0], tuple((one, rivals.of(one)) for one in members))
-            for members in groups.values()
-        )
-    )
+    return Market(tuple(Group(members, map(rivals.of, members)) for members in groups.values()))
 
 
 class _Rivals:
@@ -57,9 +133,9 @@ class _Rivals:
             if sold.place.region is None:
                 self._anywhere[sold.row.name] = sold.row
         self._lists: dict[tuple[Place, str], list[InstanceTypeRow]] = {}
-        self._shared: dict[tuple[str, ...], tuple[InstanceTypeRow, ...]] = {}
+        self._shared: dict[tuple[str, ...], Rivals] = {}
 
-    def of(self, sold: Sold) -> tuple[InstanceTypeRow, ...]:
+    def of(self, sold: Sold) -> Rivals:
         """The other types of this accelerator here that a promise must hold against."""
         key = (sold.place, sold.row.gpu.model)
         found = self._lists.get(key)

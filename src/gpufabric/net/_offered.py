@@ -42,12 +42,13 @@ class Used(NamedTuple):
     sold: Sold
     network: Network
     gpus: int
-    num_nodes: int
+    alone: bool
+    """The gang is one node."""
 
     def interconnect(self, place: Place) -> Interconnect:
         """The network that the gang shares, in this place."""
         sold, row = self.sold, self.sold.row
-        if self.num_nodes == 1:
+        if self.alone:
             inside = FabricKind.NVLINK if row.nvlink and self.gpus > 1 else FabricKind.LOOPBACK
             return Interconnect(kind=inside, place=place, max_nodes=1)
         if sold.interconnect is not None and self.network.fabric:
@@ -56,12 +57,12 @@ class Used(NamedTuple):
 
     def fabrics(self, place: Place) -> tuple[str, ...]:
         """That one of several fabrics must be chosen in this place."""
-        names = self.sold.row.fabrics.get(place.region or "") if self.num_nodes > 1 else None
+        names = self.sold.row.fabrics.get(place.region or "") if not self.alone else None
         return (f"one of the fabrics {', '.join(names)} must be chosen",) if names else ()
 
     def nics(self) -> NicLayout:
         """A node's NICs; none where they are not needed."""
-        if self.num_nodes == 1:
+        if self.alone:
             return NicLayout()
         if self.sold.nics is not None:
             return self.sold.nics
@@ -72,7 +73,7 @@ class Used(NamedTuple):
     def limits(self) -> tuple[str, ...]:
         """What bounds the gang, in words."""
         row, found = self.sold.row, list[str]()
-        if self.num_nodes > 1:
+        if not self.alone:
             if self.network.scope:
                 found.append(f"all nodes in {self.network.scope}")
             if self.network.max_nodes:

@@ -10,17 +10,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpufabric.catalog.index import Catalog, CloudCatalog
 from gpufabric.catalog.rows import Confidence, InstanceTypeRow, PriceRow
-from gpufabric.catalog.spelling import Wanted, read_model, spellings
+from gpufabric.catalog.spelling import Wanted, read_model
 from gpufabric.net._judge import Case, Judged, Sold
 from gpufabric.net._market import Market, market_of
 from gpufabric.net.interconnect import Place
-from gpufabric.plan import LaunchPolicy, Offer, RankBy, Resolution
+from gpufabric.net.rank import rank
+from gpufabric.plan import LaunchPolicy, Resolution
 from gpufabric.resources import Resources
 from gpufabric.task import Task
 
 __all__ = ["Sold", "assumed_offers", "rank", "resolve"]
-
-_UNKNOWN = float("inf")
 
 
 def resolve(
@@ -65,41 +64,26 @@ def _market(resources: Resources, cloud: CloudCatalog) -> Market | None:
     if asked is None or asked.model is None or resources.instance_type is not None:
         return None
     wanted = _wanted(asked.model, cloud)
-    rows = [] if wanted is None else [r for r in cloud.types(wanted.model) if wanted.fits(r.gpu)]
-    if not rows:
+    if wanted is None:
         return None
     spot = resources.use_spot
-    return cloud.kept(
-        None,
-        ("market", wanted, spot),
-        lambda: market_of(sold for row in rows for sold in _sold(row, cloud, spot=spot)),
-    )
+
+    def make() -> Market:
+        rows = (row for row in cloud.types(wanted.model) if wanted.fits(row.gpu))
+        return market_of(sold for row in rows for sold in _sold(row, cloud, spot=spot))
+
+    market = cloud.kept(None, ("market", wanted, spot), make)
+    return market if market.groups else None
 
 
 def _wanted(model: str, cloud: CloudCatalog) -> Wanted | None:
-    return read_model(model, cloud.kept(None, "models", lambda: spellings(cloud.models)))
+    return read_model(model, cloud.model_spellings)
 
 
 def _resolution(judged: Iterable[Judged], policy: LaunchPolicy | None) -> Resolution:
     offers = [offer for one in judged for offer in one.offers]
     rejections = dict.fromkeys(r for one in judged for r in one.rejections)
     return Resolution(offers=tuple(rank(offers, policy)), rejections=tuple(rejections))
-
-
-def rank(offers: Iterable[Offer], policy: LaunchPolicy | None) -> list[Offer]:
-    """Offers by tier reached, then by what the policy ranks by; unknown last, ties as given."""
-    by = policy.rank_by if policy else RankBy.PRICE
-
-    def measure(offer: Offer) -> tuple[float, float]:
-        price = _UNKNOWN if offer.usd_hour is None else offer.usd_hour
-        if by is RankBy.PRICE:
-            return (price, -(offer.gbps_per_gpu or 0))
-        if by is RankBy.BANDWIDTH:
-            return (_UNKNOWN if offer.gbps_per_gpu is None else -offer.gbps_per_gpu, price)
-        gbps = offer.gbps_per_node
-        return (_UNKNOWN if not gbps else price / gbps, price)
-
-    return sorted(offers, key=lambda offer: (-offer.tier.level, measure(offer)))
 
 
 # ---- what a cloud sells

@@ -21,7 +21,7 @@ class NetworkTier(StrEnum):
     @property
     def level(self) -> int:
         """0 for STANDARD, 1 for GPUDIRECT, 2 for BEST."""
-        return _LEVELS[self.value]
+        return _LEVELS[self]
 
     def __lt__(self, other: object) -> bool:
         return self.level < other.level if isinstance(other, NetworkTier) else NotImplemented
