@@ -1,36 +1,14 @@
-"""What `Fabric` thinks: the order of offers, a task with lower wishes, and why nothing fits."""
+"""What `Fabric` thinks: a task with lower wishes, and why nothing fits."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gpufabric._frozen import evolve
 from gpufabric.errors import PlacementError
 from gpufabric.net.tier import NetworkTier
-from gpufabric.plan import Attempt, LaunchPolicy, Offer, RankBy, Resolution
+from gpufabric.plan import Attempt, Resolution
 from gpufabric.task import Task
 
-__all__ = ["lowered", "nowhere", "ranked"]
-
-
-def ranked(offers: Iterable[Offer], policy: LaunchPolicy) -> tuple[Offer, ...]:
-    """Sorts offers: highest tier first, then by `policy.rank_by`, unknown last, then as given."""
-
-    def unknown_last(value: float | None, sign: int = 1) -> tuple[bool, float]:
-        return (value is None, sign * (value or 0.0))
-
-    def key(offer: Offer) -> tuple[int, tuple[bool, float], tuple[bool, float]]:
-        price = unknown_last(offer.usd_hour_total)
-        speed = unknown_last(offer.gbps_per_gpu or offer.gbps_per_node, -1)
-        per_gbps = (
-            offer.usd_hour / offer.gbps_per_node if offer.usd_hour and offer.gbps_per_node else None
-        )
-        by = {
-            RankBy.PRICE: (price, speed),
-            RankBy.BANDWIDTH: (speed, price),
-            RankBy.PRICE_PER_GBPS: (unknown_last(per_gbps), price),
-        }[policy.rank_by]
-        return (-offer.tier.level, *by)
-
-    return tuple(sorted(offers, key=key))
+__all__ = ["lowered", "nowhere"]
 
 
 def lowered(task: Task, tier: NetworkTier) -> Task:

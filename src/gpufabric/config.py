@@ -7,6 +7,7 @@ default. `trust_env=False` leaves the argument and the default.
 import contextlib
 import math
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -80,6 +81,9 @@ class Settings:
                     raise ConfigError(f"{origin}: unknown setting {name}{near(name, names)}")
                 values[name] = value
                 origins[name] = f"GPUFABRIC_{name.upper()}" if origin == "variable" else origin
+        every = FrozenDict({name: origins.get(name, "default") for name in sorted(names)})
+        if not values:
+            return cls(origins=every)
         from gpufabric._convert import structure
 
         try:
@@ -89,8 +93,7 @@ class Settings:
                 f"{origins.get(p.path.split('.')[0], 'settings')}: {p}" for p in exc.problems
             )
             raise ConfigError(told) from exc
-        every = {name: origins.get(name, "default") for name in sorted(names)}
-        return attrs.evolve(made, origins=FrozenDict(every))
+        return attrs.evolve(made, origins=every)
 
 
 def _from_variables() -> dict[str, object]:
@@ -110,14 +113,23 @@ def _number(name: str, text: str) -> float:
         raise ConfigError(f"GPUFABRIC_{name.upper()}={text!r} is not a number") from None
 
 
-def _from_files() -> list[tuple[dict[str, object], str]]:
-    import tomllib
-
+def _user_folder() -> Path:
+    """What platformdirs says; on Linux with the usual variables it needs no import to say it."""
+    if sys.platform == "linux" and "ANDROID_DATA" not in os.environ:
+        named, home = os.environ.get("XDG_CONFIG_HOME", ""), os.environ.get("HOME", "")
+        if named.startswith("/"):
+            return Path(named, "gpufabric")
+        if not named and home.startswith("/"):
+            return Path(home, ".config", "gpufabric")
     import platformdirs
 
+    return platformdirs.user_config_path("gpufabric")
+
+
+def _from_files() -> list[tuple[dict[str, object], str]]:
     files = [Path(_PROJECT_FILE)]
     with contextlib.suppress(RuntimeError, OSError, KeyError):  # no usable home: no user's file
-        files.insert(0, platformdirs.user_config_path("gpufabric") / "config.toml")
+        files.insert(0, _user_folder() / "config.toml")
     found: list[tuple[dict[str, object], str]] = []
     for file in files:
         try:
@@ -126,6 +138,8 @@ def _from_files() -> list[tuple[dict[str, object], str]]:
             continue
         except UnicodeDecodeError as exc:
             raise ConfigError(f"{file}: {exc}") from exc
+        import tomllib
+
         try:
             found.append((dict(cast("Mapping[str, object]", tomllib.loads(text))), str(file)))
         except tomllib.TOMLDecodeError as exc:

@@ -5,28 +5,30 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
-from gpufabric._choosing import lowered, nowhere, ranked
+from gpufabric._asking import ask_all, bug
+from gpufabric._choosing import lowered, nowhere
 from gpufabric._frozen import FrozenDict, evolve, field, frozen
 from gpufabric.backends.base import Backend, Capability, CheckItem, CheckReport, Site
 from gpufabric.config import Settings
 from gpufabric.errors import (
     ConfigError,
     GpuFabricError,
-    MissingExtraError,
     Remedy,
     SpecError,
     shown,
 )
 from gpufabric.handle import JobHandle
 from gpufabric.job import JobRef
+from gpufabric.net.rank import rank
 from gpufabric.net.tier import NetworkTier
 from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer, Rejection, Resolution
 from gpufabric.task import Task
 
-__all__ = ["Event", "Fabric", "ranked"]
+__all__ = ["Event", "Fabric"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -93,19 +95,25 @@ class Fabric:
         What was found but cannot be used is in `unusable` and among each resolution's
         rejections.
         """
-        from gpufabric.backends import backend_class, backend_names
+        from gpufabric.backends import TABLE, backend_class, backend_names
 
         chosen = settings if settings is not None else Settings.load()
         found: list[Backend] = []
         unusable: list[Rejection] = []
-        for name in backend_names():
-            try:
-                found.extend(backend_class(name).found(chosen))
-            except MissingExtraError as exc:
-                _log.debug("%s", exc)
-                unusable.append(Rejection(backend=name, reason=str(exc)))
-            except GpuFabricError as exc:
-                unusable.append(Rejection(backend=name, reason=str(exc)))
+
+        def look(name: str) -> list[Backend]:
+            return list(backend_class(name).found(chosen))
+
+        answers = ask_all(
+            {name: partial(look, name) for name in backend_names()},
+            limit_s=chosen.discover_timeout_s,
+            here=TABLE,
+        )
+        for name, answer in answers.items():
+            if isinstance(answer, list):
+                found.extend(answer)
+            else:
+                unusable.append(Rejection(backend=name, reason=str(answer)))
         return cls(*found, settings=chosen, on_event=on_event, unusable=unusable)
 
     @classmethod
@@ -280,37 +288,12 @@ class Fabric:
 
     def _ask(self, call: Callable[[Backend], T]) -> list[T | GpuFabricError]:
         """Asks every backend at once, each within the time limit; a failure is its answer."""
-        answers: list[T | GpuFabricError | None] = [None] * len(self.backends)
-
-        def ask(i: int, backend: Backend) -> None:
-            try:
-                answers[i] = call(backend)
-            except GpuFabricError as exc:
-                answers[i] = exc
-            except Exception as exc:  # noqa: BLE001  # a plug-in's bug must not spoil the others
-                _log.debug("%s failed", backend.name, exc_info=True)
-                answers[i] = ConfigError(_bug(exc))
-
-        threads: list[threading.Thread] = []
-        for i, backend in enumerate(self.backends):
-            if Capability.OFFLINE in backend.capabilities:
-                ask(i, backend)
-                continue
-            thread = threading.Thread(
-                target=ask, args=(i, backend), name=f"gpufabric-{backend.name}", daemon=True
-            )
-            thread.start()
-            threads.append(thread)
-        limit = self.settings.discover_timeout_s
-        deadline = time.monotonic() + limit
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return [
-            answer
-            if answer is not None
-            else ConfigError(f"no answer within {limit:g} s (setting discover_timeout_s)")
-            for answer in answers
-        ]
+        answers = ask_all(
+            {backend.name: partial(call, backend) for backend in self.backends},
+            limit_s=self.settings.discover_timeout_s,
+            here={b.name for b in self.backends if Capability.OFFLINE in b.capabilities},
+        )
+        return [answers[backend.name] for backend in self.backends]
 
     def _discovered(self) -> list[tuple[str, Site | None, str]]:
         found: list[tuple[str, Site | None, str]] = []
@@ -342,12 +325,12 @@ class Fabric:
                 found = backend.offers(task, sites[backend.name])
             except Exception as exc:  # noqa: BLE001  # a plug-in's bug must not spoil the others
                 _log.debug("%s failed", backend.name, exc_info=True)
-                reason = str(exc) if isinstance(exc, GpuFabricError) else _bug(exc)
+                reason = str(exc) if isinstance(exc, GpuFabricError) else bug(exc)
                 rejections.append(Rejection(backend=backend.name, reason=reason))
                 continue
             offers.extend(found.offers)
             rejections.extend(found.rejections)
-        return Resolution(offers=ranked(offers, policy), rejections=tuple(rejections)), sites
+        return Resolution(offers=tuple(rank(offers, policy)), rejections=tuple(rejections)), sites
 
     def _resolve_or_lower(
         self, task: Task, policy: LaunchPolicy
@@ -453,10 +436,6 @@ class Fabric:
                 made = backend_class(ref.backend).from_ref(ref, self.settings)
                 self._attached[place] = made
             return self._attached[place]
-
-
-def _bug(exc: Exception) -> str:
-    return f"{type(exc).__name__}: {exc}"
 
 
 def _task(value: object, *, also: str = "") -> None:

@@ -2,9 +2,11 @@
 
 import pickle
 
+import attrs
+import platformdirs
 import pytest
 
-from gpufabric.config import Settings, environment
+from gpufabric.config import Settings, _user_folder, environment
 from gpufabric.errors import ConfigError
 
 
@@ -76,3 +78,23 @@ def test_settings_are_values():
     assert made == Settings(trust_env=False, poll_s=2.0)
     assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301  # our own bytes
     assert hash(made) == hash(Settings(trust_env=False, poll_s=2.0))
+
+
+@pytest.mark.parametrize(
+    ("xdg", "home"),
+    [("/x", "/h"), (None, "/h"), ("", "/h"), ("relative", "/h"), (None, "relative"), ("/x", None)],
+)
+def test_the_users_folder_is_the_one_that_platformdirs_names(xdg, home, monkeypatch):
+    for name, value in (("XDG_CONFIG_HOME", xdg), ("HOME", home)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    assert _user_folder() == platformdirs.user_config_path("gpufabric")
+
+
+def test_settings_without_files_and_variables_are_the_defaults_told_as_such():
+    made = Settings.load()
+    assert made == Settings()
+    assert set(made.origins.values()) == {"default"}
+    assert set(made.origins) == {a.name for a in attrs.fields(Settings)} - {"origins"}
