@@ -1,8 +1,12 @@
 """The only file that imports the Kubernetes client: plain JSON in and out, errors made ours.
 
 The client's typed models cost a second and 66 MB on first use, so only its configuration
-(kubeconfig, exec plug-ins, in-cluster, proxies), its connection pool and its websocket are used.
+(kubeconfig, exec plug-ins, in-cluster, proxies) and its connection pool are used.
 """
+
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import json
 import logging
@@ -202,28 +206,6 @@ class Api:
             self._lost(operation, exc)
         finally:
             response.close()
-
-    def websocket(self, path: str, query: Query | None = None) -> Any:
-        """A websocket of the client (exec, port-forward), binary, not yet read."""
-        _sdk()
-        from kubernetes.client import ApiException
-        from kubernetes.stream.ws_client import websocket_call
-
-        client = self._opened()
-        headers: dict[str, str] = {"sec-websocket-protocol": "v5.channel.k8s.io,v4.channel.k8s.io"}
-        self._authorize(client, headers)
-        url = self._url(client, path, query)
-        try:
-            return websocket_call(
-                client.configuration, "GET", url, headers=headers, _preload_content=False,
-                capture_all=False, binary=True,
-            )  # fmt: skip
-        except ApiException as exc:
-            raise TransientError(
-                f"no connection into the pod: {exc.reason}",
-                backend=self.backend,
-                operation=f"CONNECT {path}",
-            ) from exc
 
     # ---- inside
 

@@ -1,5 +1,9 @@
 """Making a gang's objects, waiting until it is whole, and removing all of it again."""
 
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 import base64
 import gzip
 import io

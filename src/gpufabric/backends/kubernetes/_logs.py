@@ -4,6 +4,10 @@ Every line carries the time at which the container runtime took it. After a brea
 again from the second of the last line, and what was given already is counted off.
 """
 
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 import contextlib
 import queue
 import threading
@@ -33,7 +37,7 @@ class PodLog:
         self._rank = rank_of(pod)
         self._attempt = attempt_of(pod)
         name = str(pod["metadata"]["name"])
-        self._path = path_of("v1", "Pod", namespace, name) + "/log"
+        self.path = path_of("v1", "Pod", namespace, name) + "/log"
         self._last = ""
         self._same = 0
 
@@ -48,7 +52,7 @@ class PodLog:
             query["sinceTime"] = self._last[:19] + "Z"
         skip = self._same
         for raw in self._api.lines(
-            self._path, query, read_timeout_s=_QUIET_S if follow else 60.0, on_open=on_open
+            self.path, query, read_timeout_s=_QUIET_S if follow else 60.0, on_open=on_open
         ):
             stamp, _, data = raw.partition(b" ")
             when = stamp.decode("ascii", "replace")
@@ -169,7 +173,7 @@ class _Followed:
 
     def _over(self, log: PodLog) -> bool:
         """Whether the stream ended because the container did, and not the connection."""
-        path = log._path.removesuffix("/log")  # noqa: SLF001  # of this module
+        path = log.path.removesuffix("/log")
         try:
             pod = self.api.get(path)
         except NotFoundError:

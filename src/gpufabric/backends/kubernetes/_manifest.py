@@ -1,5 +1,9 @@
 """The objects of one gang, as plain data: pod, Job or JobSet, Service, Secret, claims."""
 
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from collections.abc import Iterator, Mapping
 
 from gpufabric._frozen import frozen, thaw

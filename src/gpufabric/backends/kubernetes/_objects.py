@@ -1,5 +1,9 @@
 """Paths of objects, and the objects of one job as the cluster has them."""
 
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from collections.abc import Mapping
 
 from gpufabric._frozen import frozen

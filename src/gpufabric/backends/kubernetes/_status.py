@@ -1,5 +1,9 @@
 """The state of a job, from its objects alone."""
 
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 import datetime as dt
 from collections.abc import Sequence
 

@@ -1,5 +1,9 @@
 """Watching a gang until it is whole, or it is plain why it will not be."""
 
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 import re
 import time
 from collections.abc import Sequence

@@ -1,5 +1,9 @@
 """The Kubernetes backend: one namespace of one cluster, as one user."""
 
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 import datetime as dt
 import os
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,5 +1,9 @@
 """Whether a cluster is usable, verb by verb."""
 
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from collections.abc import Callable
 
 from gpufabric.backends.base import CheckItem, CheckReport

@@ -3,6 +3,10 @@
 The functions over plain objects are pure; `read_site` alone asks the API server.
 """
 
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast

@@ -1,5 +1,9 @@
 """Offers and plans of a cluster: pure functions over a `Site`."""
 
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 import math
 from collections.abc import Iterator, Mapping
 from typing import cast

@@ -1,0 +1,227 @@
+"""What Kubernetes gangs keep on a real cluster beyond the contract."""
+
+import os
+import threading
+
+import pytest
+from attrs import evolve
+from gfcluster.shell import wait_until
+
+from gpufabric._frozen import freeze, thaw
+from gpufabric.backends.kubernetes import Kubernetes
+from gpufabric.backends.kubernetes._apply import leftovers
+from gpufabric.backends.kubernetes._role import NEEDED, WISHED
+from gpufabric.config import Settings
+from gpufabric.errors import BackendError, CapacityError, QuotaError, SpecError
+from gpufabric.job import JobState
+from gpufabric.task import Task
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def make(cluster, namespace):
+    made = []
+
+    def backend(**fields):
+        settings = Settings(stop_grace_s=1.0, trust_env=False)
+        given = {"kubeconfig": str(cluster.kubeconfig), **fields}
+        one = Kubernetes(namespace=namespace, settings=settings, image=cluster.image, **given)
+        made.append(one)
+        return one
+
+    yield backend
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def backend(make):
+    return make()
+
+
+def plan_of(backend, run="echo hi", *, num_nodes=2, run_id="", without=(), **fields):
+    task = Task.from_dict({"run": run, "num_nodes": num_nodes, "name": "gang", **fields})
+    site = backend.discover()
+    facts = thaw(site.facts)
+    for controller in without:
+        facts["controllers"].pop(controller, None)
+    site = evolve(site, facts=freeze(facts))
+    resolution = backend.offers(task, site)
+    assert resolution.best is not None, str(resolution)
+    return backend.plan(task, resolution.best, site, run=run_id)
+
+
+def nothing_left(backend):
+    _, namespace = backend._where()
+    assert list(backend.jobs()) == []
+    paths = [f"/api/v1/namespaces/{namespace}/{kind}" for kind in ("pods", "secrets", "services")]
+    assert [item["metadata"]["name"] for path in paths for item in backend._api.items(path)] == []
+
+
+def lines_of(backend, ref):
+    lines = list(backend.logs(ref, follow=True))
+    return {rank: [x.text for x in lines if x.node_rank == rank] for rank in (0, 1)}
+
+
+def ended(backend, ref):
+    wait_until("the job has ended", lambda: backend.status(ref).state.ended, timeout_s=60)
+    return backend.status(ref)
+
+
+@pytest.mark.parametrize("without", [(), ("jobset",)], ids=["jobset", "indexed-job"])
+def test_a_gang_has_names_code_and_secrets_on_every_node(backend, tmp_path, without):
+    (tmp_path / "train.sh").write_text(
+        "cat data/x.txt; echo; echo ${#TOKEN}; getent hosts $MASTER_ADDR"
+    )
+    plan = plan_of(
+        backend, "sh train.sh", without=without, workdir=str(tmp_path),
+        files={"data/x.txt": "from files"}, secrets={"TOKEN": "s3cr3t"},
+    )  # fmt: skip
+    ref = backend.apply(plan)
+    lines = lines_of(backend, ref)
+    for rank in (0, 1):
+        assert lines[rank][:2] == ["from files", "6"]
+        assert lines[rank][2].split()[0] == lines[0][2].split()[0]
+    assert ended(backend, ref).state is JobState.SUCCEEDED
+    backend.teardown(ref)
+    nothing_left(backend)
+
+
+def test_an_indexed_job_fails_as_one_with_the_first_code(backend):
+    run = '[ "$NODE_RANK" = 1 ] && echo broken && exit 3; sleep infinity'
+    ref = backend.apply(plan_of(backend, run, without=("jobset",)))
+    status = ended(backend, ref)
+    assert (status.state, status.exit_code) == (JobState.FAILED, 3)
+    assert "broken" in status.tail
+    backend.teardown(ref)
+    nothing_left(backend)
+
+
+def test_a_gang_that_only_half_fits_is_rolled_back_with_the_schedulers_words(backend, own_cluster):
+    own_cluster.dress("eks-p5")
+    gpus = {"resources": {"accelerators": "H100:8", "network_tier": "best"}}
+    wide = plan_of(backend, "sleep infinity", **gpus)
+    narrow = plan_of(
+        backend, "sleep infinity", num_nodes=1, resources={"accelerators": "H100:8"}, name="first"
+    )
+    taken = backend.apply(narrow)
+    with pytest.raises(CapacityError, match=r"Insufficient (nvidia|vpc)") as caught:
+        backend.apply(wide)
+    assert (caught.value.wanted, caught.value.got, caught.value.leftovers) == (2, 1, ())
+    assert list(backend.jobs()) == [taken]
+    backend.teardown(taken)
+    nothing_left(backend)
+
+
+def test_a_gang_on_dressed_nodes_has_what_its_platform_needs(backend, own_cluster):
+    own_cluster.dress("eks-p5")
+    plan = plan_of(
+        backend, "echo $GPUFABRIC_GPUS_PER_NODE $FI_PROVIDER",
+        resources={"accelerators": "H100:8", "network_tier": "best"},
+    )  # fmt: skip
+    ref = backend.apply(plan)
+    provider = next((v.value for v in plan.env if v.name == "FI_PROVIDER"), "")
+    assert lines_of(backend, ref) == {rank: [f"8 {provider}".strip()] for rank in (0, 1)}
+    backend.teardown(ref)
+    nothing_left(backend)
+
+
+def test_two_launchers_with_one_plan_make_one_job(backend, make):
+    plan, other = plan_of(backend), make()
+    refs = []
+    threads = [
+        threading.Thread(target=lambda b=b: refs.append(b.apply(plan))) for b in (backend, other)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refs) == 2
+    assert len(set(refs)) == 1
+    assert list(backend.jobs()) == refs[:1]
+    assert lines_of(backend, refs[0]) == {0: ["hi"], 1: ["hi"]}
+    backend.teardown(refs[0])
+    nothing_left(backend)
+
+
+def test_a_quota_taken_meanwhile_is_told_and_nothing_stays(backend, cluster, namespace):
+    plan = plan_of(backend)
+    cluster.kubectl("-n", namespace, "create", "quota", "none", "--hard=pods=1")
+    with pytest.raises(QuotaError, match="exceeded quota"):
+        backend.apply(plan)
+    nothing_left(backend)
+
+
+def test_admission_that_refuses_pods_is_told_and_nothing_stays(backend, cluster, namespace):
+    plan = plan_of(backend, volumes={}, envs={"A": "b"})
+    level = "pod-security.kubernetes.io/enforce=restricted"
+    cluster.kubectl("label", "namespace", namespace, level)
+    with pytest.raises(BackendError, match="violates PodSecurity"):
+        backend.apply(plan)
+    nothing_left(backend)
+
+
+def test_restricted_pods_pass_pod_security_restricted(backend, cluster, namespace):
+    level = "pod-security.kubernetes.io/enforce=restricted"
+    cluster.kubectl("label", "namespace", namespace, level)
+    ref = backend.apply(plan_of(backend, "id -u"))
+    assert lines_of(backend, ref) == {0: ["1000"], 1: ["1000"]}
+    backend.teardown(ref)
+    nothing_left(backend)
+
+
+def test_an_image_that_can_never_be_pulled_ends_the_launch(backend):
+    with pytest.raises(BackendError, match="InvalidImageName"):
+        backend.apply(plan_of(backend, resources={"image": "UPPER CASE//no"}))
+    nothing_left(backend)
+
+
+def test_code_that_is_too_large_is_refused_before_anything_is_made(backend, tmp_path):
+    (tmp_path / "data.bin").write_bytes(os.urandom(1_000_000))
+    with pytest.raises(SpecError, match="900 kB"):
+        backend.apply(plan_of(backend, workdir=str(tmp_path)))
+    nothing_left(backend)
+
+
+def test_the_role_that_is_printed_is_enough(make, limited_user, cluster):
+    rules = [
+        {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
+        for group, resource, verbs in (*NEEDED, *WISHED)
+    ]
+    nodes = [{"apiGroups": [""], "resources": ["nodes", "namespaces"], "verbs": ["list", "get"]}]
+    backend = make(kubeconfig=str(limited_user(*rules, cluster_rules=nodes)))
+    assert backend.check().ok, str(backend.check())
+    ref = backend.apply(plan_of(backend, secrets={"TOKEN": "x"}))
+    assert lines_of(backend, ref) == {0: ["hi"], 1: ["hi"]}
+    assert ended(backend, ref).state is JobState.SUCCEEDED
+    backend.teardown(ref)
+    nothing_left(backend)
+
+
+def test_a_missing_right_is_named_with_its_verb(make, limited_user):
+    few = [
+        {
+            "apiGroups": [group],
+            "resources": [resource],
+            "verbs": [v for v in verbs if v != "create"],
+        }
+        for group, resource, verbs in NEEDED
+    ]
+    report = make(kubeconfig=str(limited_user(*few))).check()
+    assert not report.ok
+    assert any("may not create secrets" in item.message for item in report.items)
+
+
+def test_without_a_right_to_see_nodes_the_rest_works_and_it_is_told(make, limited_user):
+    rules = [
+        {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
+        for group, resource, verbs in NEEDED
+    ]
+    backend = make(kubeconfig=str(limited_user(*rules)))
+    site = backend.discover()
+    assert any(text.startswith("nodes: not allowed") for text in site.unseen)
+    ref = backend.apply(plan_of(backend))
+    assert lines_of(backend, ref) == {0: ["hi"], 1: ["hi"]}
+    backend.teardown(ref)
+    assert leftovers(backend._api, backend._where()[1], ref.name, jobsets=True) == []
