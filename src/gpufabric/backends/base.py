@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import ClassVar, Protocol, runtime_checkable
 
 from gpufabric._frozen import FrozenDict, field, frozen
+from gpufabric._pause import pause
 from gpufabric.job import JobRef, JobStatus, LogLine
 from gpufabric.net.interconnect import Interconnect, Place
 from gpufabric.net.nics import NicLayout
@@ -13,7 +14,7 @@ from gpufabric.plan import LaunchPlan, Offer, Resolution
 from gpufabric.resources import Accelerator
 from gpufabric.task import Task
 
-__all__ = ["Backend", "Capability", "CheckItem", "CheckReport", "Pool", "Site"]
+__all__ = ["Backend", "Capability", "CheckItem", "CheckReport", "Pool", "Site", "pause"]
 
 
 class Capability(StrEnum):
