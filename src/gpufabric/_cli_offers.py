@@ -6,15 +6,16 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpufabric._display import one_line, text_table
 from gpufabric.errors import PlacementError, SpecError
-from gpufabric.plan import EnvVar, LaunchPlan, LaunchPolicy, Offer, RankBy, Resolution
+from gpufabric.plan import EnvVar, LaunchPlan, LaunchPolicy, Offer, RankBy, Rejection, Resolution
 
 if TYPE_CHECKING:
     from gpufabric.backends.assumed import AssumedBackend
+    from gpufabric.catalog.index import CloudCatalog
     from gpufabric.task import Task
 
 __all__ = ["env_main", "offers_main", "plan_main"]
@@ -109,6 +110,8 @@ def _task(args: argparse.Namespace) -> Task:
         if not equals:
             raise SpecError(f"--env {item}: write NAME=VALUE")
         envs[name] = value
+    if not args.accelerators and not args.instance_type:
+        raise SpecError("say what is wanted: --accelerators H100:8, or --instance-type NAME")
     body: dict[str, object] = {
         "run": "true",
         "num_nodes": args.nodes,
@@ -132,6 +135,7 @@ def _backends(args: argparse.Namespace) -> tuple[AssumedBackend, ...]:
 
     catalog = Catalog.shipped().with_overlays(*args.overlay)
     names = tuple(args.cloud) or catalog.clouds
+    _check_platforms(args.platform, (catalog.cloud(name) for name in catalog.clouds))
     return tuple(AssumedBackend(name, catalog=catalog) for name in dict.fromkeys(names))
 
 
@@ -150,7 +154,30 @@ def _resolve(
         if not args.platform or offer.platform in args.platform
     ]
     rejections = tuple(rejection for answer in answers for rejection in answer.rejections)
+    rejections += tuple(_elsewhere(answers, args.platform))
     return Resolution(offers=tuple(rank(offers, policy)), rejections=rejections)
+
+
+def _check_platforms(asked: Iterable[str], clouds: Iterable[CloudCatalog]) -> None:
+    from gpufabric._convert import near
+
+    known = list(dict.fromkeys(name for cloud in clouds for name in cloud.platforms))
+    for name in asked:
+        if name not in known:
+            hint = near(name, known) or f"; known: {', '.join(known)}"
+            raise SpecError(f"--platform {name}: there is no such platform{hint}")
+
+
+def _elsewhere(answers: Iterable[Resolution], asked: Sequence[str]) -> Iterator[Rejection]:
+    """A rejection for each type that is offered, but on none of the platforms asked for."""
+    for answer in answers:
+        found: dict[tuple[str, str], list[str]] = {}
+        for offer in answer.offers:
+            found.setdefault((offer.backend, offer.instance_type), []).append(offer.platform)
+        for (backend, name), platforms in found.items():
+            if asked and not set(platforms) & set(asked):
+                reason = f"it is offered on {', '.join(dict.fromkeys(platforms))} alone"
+                yield Rejection(backend=backend, instance_type=name, reason=reason)
 
 
 def _plan(args: argparse.Namespace) -> LaunchPlan:

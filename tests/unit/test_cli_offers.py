@@ -112,6 +112,8 @@ def test_env_as_json_is_names_and_values(capsys):
         (["offers", "-a", "H100:-1"], "whole number"),
         (["offers", "-a", "H100:8", "--cloud", "asw"], "did you mean aws?"),
         (["offers", "-a", "H100:8", "--rank-by", "prise"], "did you mean price?"),
+        (["offers"], "say what is wanted"),
+        (["offers", "-a", "H100:8", "--platform", "ekss"], "did you mean eks?"),
         (["offers", "-a", "H100:8", "--env", "NOVALUE"], "write NAME=VALUE"),
         (["offers", "-a", "H100:8", "--overlay", "/does/not/exist.toml"], "cannot be read"),
         (["offers", "-a", "H100:8", "--min-gbps-per-gpu", "-3"], "min_gbps_per_gpu"),
@@ -122,3 +124,11 @@ def test_a_wrong_call_says_what_is_wrong(capsys, argv, words):
     assert code in (1, 2)
     assert words in err
     assert out == ""
+
+
+def test_a_platform_that_a_type_is_not_offered_on_is_a_rejection(capsys):
+    code, out, _ = run(
+        capsys, "offers", "-a", "B200:8", "-n", "2", "--cloud", "lambda", "--platform", "vm"
+    )
+    assert code == 0
+    assert "lambda 1cc-8x-b200-sxm6: it is offered on 1-click-cluster" in out

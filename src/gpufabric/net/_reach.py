@@ -233,7 +233,11 @@ def reached_alone(
     row: InstanceTypeRow, gpus: int, rivals: Iterable[InstanceTypeRow]
 ) -> tuple[NetworkTier, str]:
     """The tier of a task of one node: NVLink inside it counts, NICs do not."""
-    if gpus == 1 or row.nvlink:
+    if gpus == 1:
+        return NetworkTier.BEST, ""
+    if row.confidence is Confidence.INFERRED or "nvlink" in row.inferred:
+        return NetworkTier.STANDARD, "how its GPUs are joined is inferred, not documented"
+    if row.nvlink:
         return NetworkTier.BEST, ""
     rival = next((r for r in rivals if r.nvlink and r.gpu.count >= gpus), None)
     if rival is None:

@@ -54,8 +54,9 @@ def environment_of(
     user = user or {}
     uses_nccl = where.vendor in ("nvidia", "amd")  # RCCL reads NCCL's variables
     rows: tuple[EnvRow, ...] = catalog.nccl.rows("env") if uses_nccl else ()
-    fabric = several_nodes and where.kind != "ethernet"
-    own = cloud.env_rows(where.type_name, where.platform) if fabric else ()
+    own = cloud.env_rows(where.type_name, where.platform) if several_nodes else ()
+    if where.kind == "ethernet" and not _is_plain(where):
+        own = ()  # the rows are for its fabric, which is not used
     found: dict[str, EnvVar] = {}
     possible: dict[str, EnvVar] = {}
     script, script_source = None, None
@@ -77,6 +78,12 @@ def environment_of(
         script_source=script_source,
         warnings=tuple(user_warnings(where, user)) if several_nodes else (),
     )
+
+
+def _is_plain(where: Where) -> bool:
+    """Says whether ordinary Ethernet is all that this type has, so that its rows are for that."""
+    row = where.cloud.find_type(where.type_name)
+    return row is not None and where.cloud.interconnect(row).kind == "ethernet"
 
 
 def _is_default(row: EnvRow, var: Var | None = None) -> bool:
