@@ -1,8 +1,11 @@
 """The Kubernetes backend on a real cluster: the contract of every backend, and what is its own."""
 
 import functools
+import threading
+from typing import ClassVar
 
 import pytest
+from faultproxy import FaultProxy
 
 from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._apply import leftovers
@@ -15,7 +18,7 @@ pytestmark = pytest.mark.cluster
 
 
 def left(backend, ref):
-    namespace = ref.place.rpartition("/")[2]
+    namespace = backend._where()[1]  # a ref of a launch that failed may name none
     return leftovers(backend._api, namespace, ref.name, jobsets=True)
 
 
@@ -45,7 +48,7 @@ class TestKubernetesKeepsTheContract(BackendContract):
                 assert sorted(printed(lines, rank)) == sorted(wanted)
                 assert printed(lines, rank)[:2000] == wanted[:2000]
 
-    def test_cancel_stops_every_process_and_keeps_state_and_lines(self, backend):
+    def test_cancel_stops_the_processes_and_keeps_the_logs(self, backend):
         """The cluster removes pods that it stops, so only a follower keeps their lines."""
         ref = self.launch(backend, ENDLESS)
         self.until_up(backend, ref)
@@ -60,3 +63,37 @@ class TestKubernetesKeepsTheContract(BackendContract):
         assert after == []
         backend.cancel(ref)
         assert backend.status(ref).state is JobState.CANCELLED
+
+
+class TestKubernetesKeepsTheContractInFaults(TestKubernetesKeepsTheContract):
+    """A launch with each of its calls failing takes minutes on a real cluster."""
+
+    injects_faults = True
+    pytestmark: ClassVar = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+    @pytest.fixture
+    def proxy(self, cluster):
+        with FaultProxy(cluster.kubeconfig) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+            thread.start()
+            self.server = server
+            yield server
+            server.shutdown()
+            thread.join()
+
+    @pytest.fixture
+    def factory(self, cluster, namespace, proxy, tmp_path):
+        settings = Settings(stop_grace_s=1.0, trust_env=False)
+        return functools.partial(
+            Kubernetes, namespace=namespace, kubeconfig=str(proxy.kubeconfig(tmp_path)),
+            settings=settings, image=cluster.image,
+        )  # fmt: skip
+
+    def fail_call(self, backend, number, *, lost_answer, lasting):  # noqa: ARG002  # the hook's
+        self.server.fail(number, lost_answer=lost_answer, lasting=lasting)
+
+    def count_calls(self, backend):  # noqa: ARG002  # the hook's
+        return self.server.count
+
+    def heal(self, backend):  # noqa: ARG002  # the hook's
+        self.server.heal()

@@ -160,13 +160,20 @@ class Launch:
         return found
 
     def _create(self, step: Step, body: Mapping[str, object]) -> bool:
-        """Creates it; False where it is there already."""
+        """Creates it; False where someone else has."""
         plain = cast("Json", thaw(body))
         path = path_of(plain["apiVersion"], step.kind, self.namespace)
+        tries = 0
+
+        def create() -> None:
+            nonlocal tries
+            tries += 1
+            self.api.request("POST", path, body=plain)
+
         try:
-            again(lambda: self.api.request("POST", path, body=plain))
+            again(create)
         except ConflictError:
-            return False
+            return tries > 1  # an answer was lost: it may well be ours
         return True
 
     def _complete(self, found: Found, contents: Mapping[str, str]) -> None:
