@@ -8,7 +8,7 @@ pull down. Where there is neither, nothing is claimed of speed.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gpufabric._frozen import field, frozen
+from gpufabric._frozen import evolve, field, frozen
 from gpufabric.bench import _shape
 from gpufabric.bench.report import BenchReport, BenchRow
 from gpufabric.net.diagnosis import Finding, Health, Severity
@@ -96,6 +96,8 @@ def judge(
 ) -> Verdict:
     """Judges a report. See `BenchReport.verdict`."""
     promise = None if offer is None else Promise.of_offer(offer)
+    if promise is not None and report.num_nodes is None:
+        report = evolve(report, num_nodes=promise.num_nodes)  # a table alone names no nodes
     partly = promise is not None and not _uses_all_gpus(report, promise)
     if partly:
         promise = None  # it is of whole nodes, and fewer GPUs use fewer NICs

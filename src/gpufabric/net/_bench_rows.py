@@ -194,8 +194,12 @@ def _usual_row(words: list[str], lineno: int) -> BenchRow | None:
         return BenchRow(
             size_bytes=int(size),
             count=int(count),
-            out_of_place=Measured(float(time), float(alg), float(bus), _number(wrong)),
-            in_place=Measured(float(time2), float(alg2), float(bus2), _number(wrong2)),
+            out_of_place=Measured(
+                float(time), float(alg), float(bus), 0.0 if wrong == "0" else _number(wrong)
+            ),
+            in_place=Measured(
+                float(time2), float(alg2), float(bus2), 0.0 if wrong2 == "0" else _number(wrong2)
+            ),
             dtype=dtype,
             redop=redop,
             root=int(root),
@@ -267,7 +271,11 @@ def ratio_of(words: Iterable[tuple[str, str]]) -> tuple[float, float] | None:
     return ratio
 
 
+_MAX_PLACES: Final = 30
+_HALF_UNITS: Final = tuple(0.5 * 10.0**-places for places in range(_MAX_PLACES + 1))
+
+
 def half_unit(word: str) -> float:
     """Half of the last digit printed: by how much the value may have been rounded."""
-    _, point, digits = word.partition(".")
-    return 0.5 * 10.0 ** -len(digits) if point else 0.5
+    point = word.find(".")
+    return 0.5 if point < 0 else _HALF_UNITS[min(len(word) - point - 1, _MAX_PLACES)]

@@ -19,7 +19,8 @@ _STANDARD_INPUT: Final = "-"
 _DESCRIPTION: Final = """\
 Reads logs and outputs of NCCL, nccl-tests, torch.distributed, ibstat, nvidia-smi topo -m and
 others, and says whether the network is right. "-" reads standard input until it ends or Ctrl-C is
-pressed.
+pressed. Each FILE is judged alone: give the files of all ranks of one job as one text,
+"cat rank-*.log | python -m gpufabric parse -".
 Exit status: 0 read, 1 the network is sick, 2 a file cannot be read."""
 
 

@@ -55,6 +55,7 @@ _COMPANIONS: Final = (
     "libfabric:",
     "libibverbs: ",
 )
+_NO_EFA: Final = "fi_getinfo: provider efa output empty list"
 _FRAGMENT = re.compile(r"(?:\bvia (?:NET|P2P|SHM)/|/GDRDMA\s*$|\d\] -> \d+\[)")
 _VERSION_LINE = re.compile(r"(?:NCCL|RCCL) version\b")
 _RETURN_CODE = re.compile(r"(\S+\.(?:cc|h|cu|c|cpp|hpp)):\d+ -> (\d+)")
@@ -130,6 +131,9 @@ class NcclLogReader:
                 return True
             if "nccl==" in text:
                 self._handle(text.rstrip(), self._anonymous(), line.lineno, text)
+            if _NO_EFA in text:
+                self.state.mark("efa_list_empty", None, line.lineno, text, "WARN")
+                return True
             return self.framed and self._belongs(text, line.lineno)
         who = self._new_head(text[: match.start()], line.lineno)
         if who.time is None:

@@ -320,6 +320,15 @@ def test_an_offer_brings_its_published_result_and_its_limit(p5, speed, health, f
     assert verdict.reference.source.startswith("https://")
 
 
+def test_the_published_speed_is_healthy_though_the_table_names_no_nodes(p5):
+    report = report_of(
+        [470, 478, 480], start=1 << 31, n_ranks=16, num_nodes=None, workload="nccl_tests"
+    )
+    assert report.num_nodes is None
+    verdict = report.verdict(p5)
+    assert (verdict.health.value, codes(verdict)) == ("healthy", []), str(verdict)
+
+
 def test_a_run_on_some_gpus_is_not_held_against_whole_nodes(p5):
     report = report_of([45.0], start=2 * GIB, n_ranks=2, num_nodes=2, workload="nccl_tests")
     verdict = report.verdict(p5)

@@ -205,3 +205,44 @@ def test_a_flat_table_of_unknown_machines_says_what_it_looks_like():
     diagnosis = diagnose(read(f"{columns}\n{units}\n{rows}{foot}"))
     assert diagnosis.health is Health.INCONCLUSIVE
     assert "as over TCP" in diagnosis.findings[-1].cause
+
+
+@pytest.mark.parametrize(
+    ("busbw", "codes"),
+    [(480.0, ()), (170.0, ("below_reference",)), (3.2, ("socket_fallback",))],
+)
+def test_a_bare_table_is_held_against_the_nodes_of_the_offer(
+    busbw: float, codes: tuple[str, ...]
+) -> None:
+    import gpufabric as gf
+
+    task = gf.Task(run="x", num_nodes=2, resources=gf.Resources(instance_type="p5.48xlarge"))
+    with gf.Fabric.assumed() as fabric:
+        offer = fabric.offers(task).offers[0]
+    rows = [
+        "#       size         count      type   redop    root"
+        + 2 * "   time   algbw   busbw #wrong"
+    ]
+    for size in (1 << 28, 1 << 30, 1 << 33):
+        algbw = busbw / 1.875
+        half = f"{size / algbw / 1e3:.1f} {algbw:.2f} {busbw:.2f} 0"
+        rows.append(f"{size} {size // 4} float sum -1 {half} {half}")
+    rows += ["# Out of bounds values : 0 OK", f"# Avg bus bandwidth    : {busbw:g}"]
+    found = diagnose(read("\n".join(rows) + "\n"), offer=offer)
+    assert found.codes == codes, str(found)
+    assert (found.health is Health.HEALTHY) is (not codes)
+
+
+_EMPTY = (
+    "libfabric:85:17:core:core:fi_getinfo_():1392<warn> fi_getinfo: provider efa output empty list"
+)
+
+
+def test_an_empty_list_of_efa_counts_where_no_later_call_was_answered() -> None:
+    lines = [_EMPTY, "n0:79:79 [0] NCCL INFO Using network Socket"]
+    assert "efa_provider_missing" in diagnose(read(lines)).codes
+
+
+def test_an_empty_list_of_efa_is_no_alarm_where_libfabric_is_used() -> None:
+    lines = [_EMPTY, "n0:79:79 [0] NCCL INFO Using network AWS Libfabric"]
+    assert "efa_provider_missing" not in diagnose(read(lines)).codes

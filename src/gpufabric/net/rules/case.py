@@ -140,7 +140,21 @@ class Case:
         if told is not None:
             return told
         hosts = self.log.n_hosts_seen
-        return hosts if hosts is not None and hosts > 1 else None
+        return hosts if hosts is not None and hosts > 1 else self._promised_nodes
+
+    @functools.cached_property
+    def _promised_nodes(self) -> int | None:
+        """Nodes of the offer where the text tells no other number of ranks.
+
+        Of an instance type the number of nodes is known only where one cannot hold all ranks.
+        """
+        promise, ranks = self.promise, self.n_ranks
+        if promise is None or ranks is None:
+            return promise.num_nodes if promise else None
+        if promise.num_nodes and ranks == promise.num_nodes * (promise.gpus_per_node or 0):
+            return promise.num_nodes
+        gpus = promise.node_gpus or 0
+        return -(-ranks // gpus) if 0 < gpus < ranks else None
 
     @functools.cached_property
     def n_ranks(self) -> int | None:

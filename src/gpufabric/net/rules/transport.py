@@ -200,6 +200,10 @@ def _efa_missing(case: Case) -> Iterable[Match]:
     errors = case.errors("provider_missing")
     if errors:
         return fires(*evidence_of(errors))
+    empty = case.marks("efa_list_empty")
+    if empty and case.uses_socket:
+        # Plugins ask several times, with more and with less; it counts where none was answered.
+        return fires(*evidence_of(empty))
     if case.fact("fi_getinfo_error") is not None and not case.fact("providers"):
         text = f"fi_getinfo: {case.fact('fi_getinfo_error')} ({case.fact('fi_getinfo_text')})"
         return fires(case.fact_evidence("fi_getinfo_error", text))
