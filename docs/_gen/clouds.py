@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpufabric.catalog import Catalog, CloudCatalog
-from gpufabric.catalog.rows import Confidence, GpuDirect, InstanceTypeRow
+from gpufabric.catalog.rows import Confidence, EnvRow, GpuDirect, InstanceTypeRow, NetworkCards, Var
 from gpufabric.net.resolve import assumed_offers
 from gpufabric.plan import Offer
 from gpufabric.resources import Resources
@@ -37,6 +37,15 @@ def number(value: float | None) -> str:
     return "not known" if value is None else f"{value:g}"
 
 
+def speed(nics: NetworkCards) -> str:
+    """How many NICs of what speed, or what of that is known."""
+    if nics.count is None and nics.gbps_each is None:
+        total = nics.total_gbps
+        return "speed not known" if total is None else f"{total:g} Gb/s in all"
+    each = "speed not known" if nics.gbps_each is None else f"{nics.gbps_each:g} Gb/s"
+    return f"{'a number not known of' if nics.count is None else nics.count} x {each}"
+
+
 def reached(catalog: Catalog, cloud: CloudCatalog, row: InstanceTypeRow) -> dict[str, str]:
     """Platform -> the tier that two whole nodes of this type reach there."""
     task = Task(run="x", num_nodes=2, resources=Resources(instance_type=row.name))
@@ -57,7 +66,6 @@ def page(catalog: Catalog, cloud: CloudCatalog) -> Iterator[str]:
     for row in cloud.types():
         nics = row.nics
         direct = "" if nics.gpudirect is GpuDirect.NONE else f", GPUDirect {nics.gpudirect.value}"
-        count = "?" if nics.count is None else nics.count
         sure = "" if row.confidence is Confidence.DOCUMENTED else f" ({row.confidence.value})"
         if row.inferred:
             sure += f" (inferred: {', '.join(row.inferred)})"
@@ -68,7 +76,7 @@ def page(catalog: Catalog, cloud: CloudCatalog) -> Iterator[str]:
             (
                 row.name,
                 f"{row.gpu.count} x {row.gpu.model}",
-                f"{row.interconnect}: {count} x {number(nics.gbps_each)} Gb/s{direct}{sure}",
+                f"{row.interconnect}: {speed(nics)}{direct}{sure}",
                 ", ".join(f"{platform}: {tier}" for platform, tier in tiers.items()) or "none",
                 "not known" if price is None else f"{price.usd_hour:.2f}",
                 ", ".join(cloud.regions_of(row)) or "not known",
@@ -117,14 +125,31 @@ def ways(cloud: CloudCatalog) -> Iterator[str]:
         yield from table(("platform", "when", "types", "requests", "privilege", "confidence"), rows)
 
 
+def types(env: EnvRow) -> str:
+    """The types that a row is for."""
+    if "*" in env.applies_to:
+        return "all"
+    few = env.applies_to[:3]
+    more = len(env.applies_to) - len(few)
+    return ", ".join(few) + (f" and {more} more" if more else "")
+
+
+def only(env: EnvRow, var: Var) -> str:
+    """When a variable is set, empty where always."""
+    inferred = (var.confidence or env.confidence) is Confidence.INFERRED
+    return env.when or ("shown, not set" if inferred or not var.default else "")
+
+
 def settings(cloud: CloudCatalog) -> Iterator[str]:
     """Variables: what each is for, and what to avoid."""
     rows: list[tuple[object, ...]] = []
     avoid: list[tuple[object, ...]] = []
     for env in cloud.rows("env"):
-        where = ", ".join(env.applies_to) if len(env.applies_to) <= 4 else f"{env.name} types"
-        when = env.when or ("shown, not set" if env.confidence is Confidence.INFERRED else "")
-        rows += [(v.name, v.value, v.why, where, ", ".join(env.platforms), when) for v in env.vars]
+        where = types(env)
+        rows += [
+            (v.name, v.value, v.why, where, ", ".join(env.platforms), only(env, v))
+            for v in env.vars
+        ]
         avoid += [(a.name, a.value or "any", a.why, where) for a in env.avoid]
     if rows:
         yield "## Settings\n"
