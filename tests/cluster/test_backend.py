@@ -12,7 +12,7 @@ from gpufabric.backends.kubernetes._apply import leftovers
 from gpufabric.config import Settings
 from gpufabric.job import JobState
 from gpufabric.testing import BackendContract
-from gpufabric.testing._contract_base import ENDLESS, printed
+from gpufabric.testing._contract_base import ENDLESS, by_rank, printed
 
 pytestmark = pytest.mark.cluster
 
@@ -63,6 +63,29 @@ class TestKubernetesKeepsTheContract(BackendContract):
         assert after == []
         backend.cancel(ref)
         assert backend.status(ref).state is JobState.CANCELLED
+
+    def test_a_secret_reaches_the_nodes_and_no_text(self, backend, factory):
+        """As in the contract, of a job that ends by itself: what is cancelled keeps no lines."""
+        token = {"API_TOKEN": self.SECRET}
+        plan = self.plan_of(backend, 'echo "${#API_TOKEN}"', secrets=token)
+        for text in (str(plan), repr(plan), plan.to_yaml(), repr(plan.task), repr(plan.steps)):
+            assert self.SECRET not in text
+        ref = backend.apply(plan)
+        status, lines = self.finish(factory(), ref)
+        assert [printed(lines, rank) for rank in (0, 1)] == [[str(len(self.SECRET))]] * 2
+        assert self.SECRET not in f"{status!r} {ref}"
+        namespace = backend._where()[1]
+        for kind in ("pods", "events"):
+            listed = list(backend._api.items(f"/api/v1/namespaces/{namespace}/{kind}"))
+            assert self.SECRET not in repr(listed)
+
+    def test_any_process_can_attach(self, backend, other):
+        """As in the contract, of a job that succeeds: else the cluster removes pods it stops."""
+        ref = self.launch(backend, "echo hi")
+        status, lines = self.finish(backend, ref)
+        assert list(other.call("jobs")) == [ref]
+        assert other.call("status", ref) == status
+        assert by_rank(other.call("logs", ref)) == by_rank(lines)
 
 
 class TestKubernetesKeepsTheContractInFaults(TestKubernetesKeepsTheContract):

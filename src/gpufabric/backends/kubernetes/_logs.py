@@ -26,6 +26,7 @@ __all__ = ["PodLog", "follow", "read"]
 _QUIET_S = 300.0  # a connection that says nothing for so long is opened anew
 _LOOK_S = 0.5
 _ROOM = 10_000
+_GONE = b"unable to retrieve container logs"
 
 
 class PodLog:
@@ -57,7 +58,9 @@ class PodLog:
             stamp, _, data = raw.partition(b" ")
             when = stamp.decode("ascii", "replace")
             at = seconds_of(when)
-            if at is None:  # the kubelet's own words, such as that the log has been rotated away
+            if at is None:  # the kubelet's own words
+                if raw.startswith(_GONE) and self._last:  # it was read before it was removed
+                    continue
                 yield LogLine(node_rank=self._rank, data=raw, stream="event", attempt=self._attempt)
                 continue
             if self._last and when < self._last:

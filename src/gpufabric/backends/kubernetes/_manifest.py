@@ -11,11 +11,22 @@ from gpufabric.backends.kubernetes._api import Json
 from gpufabric.backends.kubernetes._script import CODE, WORK
 from gpufabric.catalog.rows import Container, KubernetesRow, Mount
 
-__all__ = ["ATTEMPT_LABEL", "CANCELLED", "CONTAINER", "JOB_LABEL", "REPLICA", "Gang", "merged"]
+__all__ = [
+    "ATTEMPT_LABEL",
+    "CANCELLED",
+    "CONTAINER",
+    "JOB_LABEL",
+    "NODES",
+    "QUEUE_LABEL",
+    "REPLICA",
+    "Gang",
+    "merged",
+]
 
 JOB_LABEL = "gpufabric.io/job"
 CANCELLED = "gpufabric.io/cancelled"
 NODES = "gpufabric.io/num-nodes"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
 CONTAINER = "job"
 REPLICA = "n"
@@ -83,7 +94,7 @@ class Gang:
             "annotations": {NODES: str(self.num_nodes)},
         }  # fmt: skip
         if self.queue:
-            meta["labels"]["kueue.x-k8s.io/queue-name"] = self.queue
+            meta["labels"][QUEUE_LABEL] = self.queue
         if not self.jobset:
             spec = {**self.job_spec(), "suspend": True}
             return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}

@@ -4,14 +4,24 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gpufabric._frozen import frozen
 from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._manifest import CANCELLED, JOB_LABEL, NODES
 from gpufabric.errors import NotFoundError
 
-__all__ = ["Found", "find", "path_of", "pods_of", "rank_of"]
+__all__ = [
+    "JOBSET_VERSION",
+    "Found",
+    "find",
+    "path_of",
+    "pods_of",
+    "rank_of",
+    "selector",
+    "workloads",
+    "workloads_of",
+]
 
 _PLURALS = {
     "JobSet": "jobsets",
@@ -20,6 +30,7 @@ _PLURALS = {
     "Service": "services",
     "Pod": "pods",
     "ResourceClaimTemplate": "resourceclaimtemplates",
+    "Workload": "workloads",
 }
 JOBSET_VERSION = "jobset.x-k8s.io/v1alpha2"
 
@@ -107,3 +118,22 @@ def rank_of(pod: Json) -> int:
     label = (meta.get("labels") or {}).get("batch.kubernetes.io/job-completion-index")
     note = (meta.get("annotations") or {}).get("batch.kubernetes.io/job-completion-index")
     return int(label if label is not None else note or 0)
+
+
+def workloads(api: Api, namespace: str, found: Found) -> Iterator[Json]:
+    """Kueue's own records of a job."""
+    groups = api.get("/apis").get("groups") or ()
+    for group in groups:
+        if group["name"] == "kueue.x-k8s.io":
+            version = f"kueue.x-k8s.io/{group['preferredVersion']['version']}"
+            query = {"labelSelector": f"kueue.x-k8s.io/job-uid={found.owner['metadata']['uid']}"}
+            for load in api.items(path_of(version, "Workload", namespace), query):
+                yield {**load, "apiVersion": version}
+
+
+def workloads_of(api: Api, namespace: str, found: Found) -> list[str]:
+    """The paths of Kueue's records of a job."""
+    return [
+        path_of(load["apiVersion"], "Workload", namespace, str(load["metadata"]["name"]))
+        for load in workloads(api, namespace, found)
+    ]

@@ -15,12 +15,13 @@ NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "pods", ("delete", "get", "list")),
     ("", "pods/log", ("get",)),
 )
-#: Without these less is known: quotas, queues, why a pod waits.
+#: Without these less is known: quotas, queues, why a pod waits; and a job
+#: in a queue cannot be cancelled, only torn down.
 WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "events", ("list",)),
     ("", "resourcequotas", ("list",)),
     ("kueue.x-k8s.io", "localqueues", ("list",)),
-    ("kueue.x-k8s.io", "workloads", ("list",)),
+    ("kueue.x-k8s.io", "workloads", ("list", "patch")),
 )
 #: Of the whole cluster; without these nodes cannot be seen, so no GPUs are offered.
 CLUSTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (

@@ -35,7 +35,7 @@ run() {
   "$@" &
   child=$!
   while :; do
-    wait "$child"
+    wait "$child" 2>/dev/null
     code=$?
     kill -0 "$child" 2>/dev/null || break
   done

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from gpufabric._frozen import frozen
 from gpufabric.backends.kubernetes._api import Api, Json, error_of
 from gpufabric.backends.kubernetes._manifest import CONTAINER
-from gpufabric.backends.kubernetes._objects import Found, find, pods_of
+from gpufabric.backends.kubernetes._objects import Found, find, pods_of, workloads
 from gpufabric.backends.kubernetes._status import attempt_of, node_state
 from gpufabric.errors import (
     BackendError,
@@ -159,19 +159,12 @@ class Waiting:
             return []
 
     def _queue_words(self, found: Found) -> str:
-        uid = found.owner["metadata"]["uid"]
         try:
-            groups = self.api.get("/apis").get("groups") or ()
-            version = next(
-                g["preferredVersion"]["version"] for g in groups if g["name"] == "kueue.x-k8s.io"
-            )
-            path = f"/apis/kueue.x-k8s.io/{version}/namespaces/{self.namespace}/workloads"
-            query = {"labelSelector": f"kueue.x-k8s.io/job-uid={uid}"}
-            for load in self.api.items(path, query):
+            for load in workloads(self.api, self.namespace, found):
                 for one in (load.get("status") or {}).get("conditions") or ():
                     if one.get("type") == "QuotaReserved" and one.get("status") != "True":
                         return str(one.get("message") or "")
-        except (CredentialsError, NotFoundError, StopIteration):
+        except (CredentialsError, NotFoundError):
             return ""
         return ""
 

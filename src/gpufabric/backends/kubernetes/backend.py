@@ -15,7 +15,13 @@ from gpufabric.backends.base import Capability, CheckReport, Site
 from gpufabric.backends.kubernetes import _logs
 from gpufabric.backends.kubernetes._api import Api, Json, contexts, in_cluster_namespace
 from gpufabric.backends.kubernetes._apply import Launch, again, remove
-from gpufabric.backends.kubernetes._manifest import CANCELLED, CONTAINER, JOB_LABEL, NODES
+from gpufabric.backends.kubernetes._manifest import (
+    CANCELLED,
+    CONTAINER,
+    JOB_LABEL,
+    NODES,
+    QUEUE_LABEL,
+)
 from gpufabric.backends.kubernetes._objects import (
     JOBSET_VERSION,
     Found,
@@ -23,6 +29,7 @@ from gpufabric.backends.kubernetes._objects import (
     path_of,
     pods_of,
     rank_of,
+    workloads_of,
 )
 from gpufabric.backends.kubernetes._status import first_failed, job_status
 from gpufabric.backends.kubernetes.check import check_cluster
@@ -196,10 +203,19 @@ class Kubernetes:
         if found.cancelled is not None or found.condition("Complete", "Completed", "Failed"):
             return
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        body = {"metadata": {"annotations": {CANCELLED: now}}, "spec": {"suspend": True}}
-        again(lambda: self._api.request(
-            "PATCH", found.path, body=body, content_type="application/merge-patch+json"
-        ))  # fmt: skip
+        body: Json = {"metadata": {"annotations": {CANCELLED: now}}}
+        queued = QUEUE_LABEL in (found.owner["metadata"].get("labels") or {})
+        if not queued:
+            body["spec"] = {"suspend": True}
+        self._merge(found.path, body)
+        if queued:  # Kueue alone starts and stops it
+            _, namespace = self._at(ref)
+            for load in workloads_of(self._api, namespace, found):
+                self._merge(load, {"spec": {"active": False}})
+
+    def _merge(self, path: str, body: Json) -> None:
+        kind = "application/merge-patch+json"
+        again(lambda: self._api.request("PATCH", path, body=body, content_type=kind))
 
     def teardown(self, ref: JobRef) -> None:
         """Removes every object of the job. Of what is gone it succeeds."""
