@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Self, dataclass_transform
 __all__ = ["Row"]
 
 _MISSING: Any = object()
+_new = object.__new__
+_set = object.__setattr__
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -41,8 +43,8 @@ class Row:
     @classmethod
     def made(cls, values: dict[str, Any]) -> Self:
         """A row of values that were checked already; what the loader uses."""
-        row = cls.__new__(cls)
-        row.__dict__.update(values)
+        row = _new(cls)
+        _set(row, "__dict__", values)  # taken over, not copied
         return row
 
     def but(self, **values: Any) -> Self:

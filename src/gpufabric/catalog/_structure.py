@@ -106,6 +106,9 @@ def _day(value: object) -> date:
     raise _bad(f"must be a date such as 2026-11-30, is {_kind(value)}")
 
 
+_AS_IS = frozenset((str, int, float, bool))
+"""Types whose values a row holds as they are; each is looked at without a call."""
+
 _PLAIN: dict[object, Builder] = {
     str: _text,
     int: _whole,
@@ -158,8 +161,15 @@ def _member(enum: type[StrEnum]) -> Builder:
 
 def _tuple_of(args: tuple[Any, ...]) -> Builder:
     item = _builder(args[0])
+    as_is = args[0] if args[0] in _AS_IS else None
 
-    def tuple_of(value: object) -> tuple[Any, ...]:
+    def tuple_of(value: Any) -> tuple[Any, ...]:
+        if type(value) is list and as_is is not None:
+            for one in value:
+                if type(one) is not as_is:
+                    break
+            else:
+                return tuple(value)
         if not isinstance(value, list | tuple):
             raise _bad(f"must be a list, is {_kind(value)}")
         items = cast("list[object]", value)
@@ -216,23 +226,36 @@ def _annotated(cls: type) -> Iterable[tuple[str, Any]]:
     return own.items()
 
 
+def _as_is(hint: Any) -> type | None:
+    """The type whose values need no building here: `str` for `str` and `str | None`."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
+    plain = get_origin(hint) in (None, Union, UnionType) and len(kinds) == 1
+    return kinds[0] if plain and kinds[0] in _AS_IS else None
+
+
 @functools.cache
 def _builder_of_class(cls: type[Row]) -> Builder:
     hints = {name: hint for base in reversed(cls.__mro__) for name, hint in _annotated(base)}
     builders = {name: _builder(hints[name]) for name in cls.row_fields}
-    required = frozenset(cls.row_required)
+    as_is = {name: _as_is(hints[name]) for name in cls.row_fields}
+    required = cls.row_required
+    made = cls.made
 
-    def of_class(raw: object) -> object:
+    def of_class(raw: Any) -> object:
         if not isinstance(raw, dict):
             raise _bad(f"must be a table, is {_kind(raw)}")
-        table = cast("dict[str, object]", raw)
+        table: dict[str, Any] = raw
         try:
-            values = {key: builders[key](value) for key, value in table.items()}
+            values = {
+                key: value if type(value) is as_is[key] else builders[key](value)
+                for key, value in table.items()
+            }
         except (FaultsFound, KeyError, TypeError):
-            raise FaultsFound(_faults(table, builders, cls.row_required)) from None
-        if not required <= values.keys():
-            raise FaultsFound(_faults(table, builders, cls.row_required))
-        return cls.made(values)
+            raise FaultsFound(_faults(table, builders, required)) from None
+        for name in required:
+            if name not in values:
+                raise FaultsFound(_faults(table, builders, required))
+        return made(values)
 
     return of_class
 

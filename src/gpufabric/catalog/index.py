@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from gpufabric.catalog._structure import build
-from gpufabric.catalog.load import LINES, TABLES, CatalogFile, parse_text, read_raw, read_text
+from gpufabric.catalog.load import (
+    LINES,
+    TABLES,
+    CatalogFile,
+    parse_text,
+    read_raw,
+    read_text,
+    uncollected,
+)
 from gpufabric.catalog.overlay import check_overlay
 from gpufabric.catalog.rows import (
     CloudRow,
@@ -337,8 +345,9 @@ class Catalog:
         catalog = self
         for path in paths:
             text = read_text(Path(path))
-            file = read_raw(parse_text(text, str(path)), origin=str(path), text=text)
-            catalog = catalog.with_file(file, today=today, text=text)
+            with uncollected():
+                file = read_raw(parse_text(text, str(path)), origin=str(path), text=text)
+                catalog = catalog.with_file(file, today=today, text=text)
         return catalog
 
     def with_file(self, file: CatalogFile, *, today: date | None = None, text: str = "") -> Catalog:

@@ -59,19 +59,22 @@ def spellings(models: Iterable[str]) -> dict[str, str]:
 
 def read_model(text: str, known: Mapping[str, str]) -> Wanted | None:
     """What a user's word means among these `spellings`; None where it means none of them."""
-    key = _wanted_key(text)
-    starts = (key[:end] for end in range(len(key), 0, -1))
-    for start in starts:
+    for start, gb, form in _readings(text):
         if start in known:
-            said = _qualifiers(key[len(start) :])
-            if said is not None:
-                return Wanted(model=known[start], gb=said[0], form=said[1])
+            return Wanted(model=known[start], gb=gb, form=form)
     return None
 
 
 @lru_cache(maxsize=256)
-def _wanted_key(text: str) -> str:
-    return _MAKERS.sub("", model_key(text))
+def _readings(text: str) -> tuple[tuple[str, int | None, str | None], ...]:
+    """Every way to read a word as a model, a memory size and a form, the longest model first."""
+    key = _MAKERS.sub("", model_key(text))
+    found: list[tuple[str, int | None, str | None]] = []
+    for end in range(len(key), 0, -1):
+        said = _qualifiers(key[end:])
+        if said is not None:
+            found.append((key[:end], *said))
+    return tuple(found)
 
 
 def _qualifiers(rest: str) -> tuple[int | None, str | None] | None:

@@ -41,6 +41,8 @@ class Case:
 
     def judge(self, have: Sequence[Sold]) -> Judged:
         """Every thing sold that is of the accelerator asked for, judged."""
+        if not have:
+            return Judged([], [self._reject(self._why_nothing(have, Market(())))])
         fits = self._fits(have)
         market = market_of(sold for sold in have if fits(sold.row))
         if not self._wanted(market):
