@@ -18,6 +18,8 @@ from gpufabric.plan import EnvVar, Source
 __all__ = ["Environment", "Where", "environment_of", "user_warnings"]
 
 _PREFIX = "NCCL_"
+_TUNED = ("NCCL_ALGO", "NCCL_PROTO")
+"""What a tuner plugin chooses for each size, and a user's variable fixes for all."""
 
 
 class Where(NamedTuple):
@@ -166,9 +168,17 @@ def user_warnings(where: Where, user: Mapping[str, str]) -> Iterator[str]:
         ours = _default_value(rows, name)
         if not bad and ours is not None and ours.value != value:
             yield f"{name}={value} replaces {ours.value}: {ours.why}"
+        if not bad and ours is None and name in _TUNED and _has_tuner(rows):
+            yield f"{name}={value} narrows what the tuner of this platform may choose by size"
         for avoid in bad:
             word = "is known to break the network" if avoid.breaks else "is advised against here"
             yield f"{name}={value} {word}: {avoid.why}"
+
+
+def _has_tuner(rows: Iterable[EnvRow]) -> bool:
+    names = {var.name for row in rows if not row.when for var in row.vars if var.default}
+    names.update(name for row in rows if row.script and not row.when for name in row.script.sets)
+    return any(name.startswith("NCCL_TUNER_") for name in names)
 
 
 def _default_value(rows: Iterable[EnvRow], name: str) -> Var | None:

@@ -359,3 +359,27 @@ def test_a_way_by_claims_needs_its_device_class():
     plugin = fitting_way(ways, {**gpus, "vpc.amazonaws.com/efa": "32"})
     assert plugin is not None
     assert not plugin.claims
+
+
+@pytest.mark.parametrize("name", ["NCCL_PROTO", "NCCL_ALGO"])
+def test_a_choice_for_all_sizes_is_told_of_where_the_script_sets_a_tuner_up(name):
+    backend = AssumedBackend("gcp")
+    task = Task(
+        run="x",
+        num_nodes=2,
+        envs={name: "X"},
+        resources=Resources(accelerators="H200:8", network_tier="best"),
+    )
+    best = backend.offers(task, backend.discover()).best
+    assert best is not None
+    plan = backend.plan(task, best, backend.discover())
+    assert any(w.startswith(f"{name}=X narrows what the tuner") for w in plan.warnings)
+
+
+def test_a_type_with_plain_ethernet_alone_has_the_variables_of_its_rows():
+    backend = AssumedBackend("gcp")
+    task = Task(run="x", num_nodes=2, resources=Resources(instance_type="g4-standard-384"))
+    best = backend.offers(task, backend.discover()).best
+    assert best is not None
+    env = {var.name: var.value for var in backend.plan(task, best, backend.discover()).env}
+    assert env["NCCL_IB_DISABLE"] == "1"

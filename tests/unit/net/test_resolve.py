@@ -559,3 +559,13 @@ def test_a_cluster_product_is_sold_from_some_nodes_on(lab):
     catalog = lab(node("cluster", more="min_nodes = 2\n"))
     assert only(ask(catalog, nodes=2, accelerators="H100:8"))
     assert "2" in why(ask(catalog, nodes=1, accelerators="H100:8"))
+
+
+def test_several_gpus_of_one_inferred_node_are_promised_nothing():
+    backend = AssumedBackend("voltagepark")
+    task = Task(run="x", resources=Resources(accelerators="H100:8"))
+    assert {o.tier.value for o in backend.offers(task, backend.discover())} == {"standard"}
+    task = Task(run="x", resources=Resources(accelerators="H100:8", network_tier="best"))
+    found = backend.offers(task, backend.discover())
+    assert not found.offers
+    assert "how its GPUs are joined is inferred" in found.rejections[0].reason
