@@ -1,4 +1,4 @@
-"""Writes docs/reference/findings.md from the rules: `python docs/_gen/findings.py`."""  # noqa: INP001
+"""Writes docs/reference/findings.md from the rules: `python docs/_gen/findings.py`."""
 # (INP001: a program beside the docs, no package.)
 
 from pathlib import Path
