@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpufabric import bench, net, testing
     from gpufabric.aio import AsyncFabric, AsyncJobHandle
+    from gpufabric.backends.kubernetes import Kubernetes
     from gpufabric.backends.local import Local
     from gpufabric.config import Settings
     from gpufabric.errors import (
@@ -57,6 +58,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "aio": ("AsyncFabric", "AsyncJobHandle"),
+    "backends.kubernetes": ("Kubernetes",),
     "backends.local": ("Local",),
     "config": ("Settings",),
     "errors": (
@@ -105,6 +107,7 @@ __all__ = [
     "JobState",
     "JobStatus",
     "JobTimeoutError",
+    "Kubernetes",
     "LaunchPlan",
     "LaunchPolicy",
     "Local",
