@@ -22,7 +22,7 @@ def plan_lines(plan: "LaunchPlan") -> Iterator[str]:
     if offer.usd_hour is not None:
         yield (
             f"  price {offer.usd_hour:.2f} USD/h a node, {offer.usd_hour_total:.2f} USD/h in all"
-            f" ({'spot' if offer.spot else 'on demand'})"
+            f" ({offer.price_from or offer.billing})"
         )
     for title, words in (("limit", offer.limits), ("warning", (*offer.warnings, *plan.warnings))):
         for word in words:

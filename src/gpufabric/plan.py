@@ -1,7 +1,6 @@
 """From asked to intended: what is possible (`Offer`), and what will be done (`LaunchPlan`)."""
 
 import datetime as dt
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -112,6 +111,7 @@ class Offer:
         tier: what is reached, which may be more than was asked.
         gbps_per_gpu, gbps_per_node: of the fabric, Gbit/s; None where unknown.
         usd_hour: price of one node; None where unknown.
+        price_from: how it is billed, who says so and when: `negotiated, our contract, 2026-11-01`.
         platform: what kind of place it is: `local`, `vm`, `eks`, `gke`, ...
         pool: the node pool it would land on, where the place has such.
         limits, warnings: in words.
@@ -130,12 +130,18 @@ class Offer:
     gbps_per_gpu: float | None = None
     gbps_per_node: float | None = None
     usd_hour: float | None = None
+    price_from: str = ""
     spot: bool = False
     platform: str = "vm"
     pool: str | None = None
     limits: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
+
+    @property
+    def billing(self) -> str:
+        """How the price is billed: `on demand`, `spot`, `negotiated`, `capacity block`."""
+        return self.price_from.partition(",")[0] or ("spot" if self.spot else "on demand")
 
     @property
     def usd_hour_total(self) -> float | None:
@@ -211,7 +217,7 @@ def _offer_row(offer: Offer) -> tuple[object, ...]:
         number(offer.gbps_per_node, "g"),
         number(offer.usd_hour, ".2f"),
         number(offer.usd_hour_total, ".2f"),
-        "spot" if offer.spot else "on demand",
+        offer.billing,
     )
 
 
@@ -422,6 +428,8 @@ def plan_key(task: Task, offer: Offer, *, run: str = "") -> str:
 
     Made from the task without the values of its secrets, the offer's place and type, and `run`.
     """
+    import hashlib  # loads OpenSSL, which a look at offers does without
+
     from gpufabric._convert import plain
 
     body = {

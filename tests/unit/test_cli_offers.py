@@ -132,3 +132,18 @@ def test_a_platform_that_a_type_is_not_offered_on_is_a_rejection(capsys):
     )
     assert code == 0
     assert "lambda 1cc-8x-b200-sxm6: it is offered on 1-click-cluster" in out
+
+
+def test_a_plan_says_how_its_price_is_billed_who_says_so_and_when(capsys, tmp_path):
+    ours = tmp_path / "ours.toml"
+    ours.write_text(
+        '[cloud]\nname = "aws"\ntitle = "AWS"\nas_of = 2026-11-01\n'
+        '[[price]]\ninstance_type = "p5.48xlarge"\nusd_hour = 31.0\nmarket = "negotiated"\n'
+        'as_of = 2026-11-01\nsources = ["our contract"]\n',
+        encoding="utf-8",
+    )
+    asked = ("plan", *H100, "--cloud", "aws")
+    _, listed, _ = run(capsys, *asked)
+    _, own, _ = run(capsys, *asked, "--overlay", str(ours))
+    assert "USD/h in all (on demand, https://" in listed
+    assert "31.00 USD/h a node, 124.00 USD/h in all (negotiated, our contract, 2026-11-01)" in own

@@ -268,6 +268,7 @@ class Case:
             gbps_per_gpu=gbps / row.gpu.count if gbps else None,
             gbps_per_node=gbps,
             usd_hour=sold.usd_hour,
+            price_from=sold.price_from,
             spot=sold.spot,
             platform=sold.platform.name,
             pool=sold.pool,

@@ -34,6 +34,8 @@ class Sold(NamedTuple):
     """A node's NICs as they were found; None: as the catalog lists them."""
     attached: int | None = None
     """Fabric NICs that a node was found to have; None: as many as the type has."""
+    price_from: str = ""
+    """How the price is billed, who says so and when."""
 
 
 class Used(NamedTuple):

@@ -116,13 +116,15 @@ def _each_sold(row: InstanceTypeRow, cloud: CloudCatalog, *, spot: bool) -> Iter
     for platform in cloud.platforms_of(row):
         prices = _sure_prices(cloud.prices(row.name), platform.name)
         for region in cloud.regions_of(row) or (None,):
+            price = _price(prices, region, markets)
             yield Sold(
                 cloud=cloud,
                 row=row,
                 platform=platform,
                 place=Place(backend=cloud.name, region=region),
-                usd_hour=_price(prices, region, markets),
+                usd_hour=None if price is None else price.usd_hour,
                 spot=spot,
+                price_from="" if price is None else _price_from(price, cloud),
             )
 
 
@@ -135,9 +137,17 @@ def _sure_prices(prices: Iterable[PriceRow], platform: str) -> list[PriceRow]:
     ]
 
 
-def _price(prices: Sequence[PriceRow], region: str | None, markets: Iterable[str]) -> float | None:
+def _price(
+    prices: Sequence[PriceRow], region: str | None, markets: Iterable[str]
+) -> PriceRow | None:
     for market in markets:
         for price in prices:
             if price.market == market and price.region in (None, region):
-                return price.usd_hour
+                return price
     return None
+
+
+def _price_from(price: PriceRow, cloud: CloudCatalog) -> str:
+    day = price.as_of or price.checked
+    words = [price.market.replace("_", " "), *map(cloud.address, price.sources[:1])]
+    return ", ".join([*words, day.isoformat()] if day else words)
