@@ -37,6 +37,9 @@ class _Int(int):
     written: str
 
 
+_DEPTH = 50
+
+
 class _Float(float):
     """A number of a YAML text, and how it was written (`1.10`)."""
 
@@ -49,7 +52,15 @@ def _loader() -> "type[yaml.SafeLoader]":
     import yaml
 
     class Loader(yaml.SafeLoader):
-        pass
+        depth = 0
+
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+            self.depth += 1
+            if self.depth > _DEPTH:  # before the rest is scanned, which takes its square in time
+                raise SpecError([Problem(path="", message=f"nested more than {_DEPTH} deep")])
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
     Loader.yaml_implicit_resolvers = {}  # not those of YAML 1.1, which it inherits
 

@@ -47,7 +47,7 @@ def test_true_is_ambiguous_for_a_variable_and_told_with_its_line():
         ("{}", "run: needed, but missing"),
         ("\0", "not YAML"),
         ("a: &a [*a]", "nested too deep"),
-        ("[" * 5000, "recursion"),
+        ("[" * 5000, "nested more than 50 deep"),
         ("run: " + "9" * 5000, "not YAML that can be read"),
     ],
 )  # fmt: skip
