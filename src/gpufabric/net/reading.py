@@ -28,8 +28,9 @@ _BRACES = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}]')
 _JSON_LINE = re.compile(r'\s*(?:["{}\[\],\-\d]|true|false|null|nan|inf)')
 # What launchers and shells say around a run; not a program of its own.
 _CHATTER = re.compile(
-    r"\s*(?:Warning: Permanently added|\$ |\S{1,64}[@:]\S{0,256}[$#] |srun: |slurmstepd: |mpirun|orterun"
-    r"|prterun|-{8,}|#|={4,}|```|Authorized users|The authenticity|WARNING: Open MPI|\+ )"
+    r"\s*(?:Warning: Permanently added|\$ |\S{1,64}[@:]\S{0,256}[$#] |srun: |slurmstepd: "
+    r"|mpirun|orterun|prterun|-{8,}|#|={4,}|```|Authorized users|The authenticity"
+    r"|WARNING: Open MPI|\+ )"
 )
 # Signs that more than a prefix is around the text: JSON, a frame of lines, colours.
 _ENVELOPED: Final = frozenset('{" \t|│┃║\x1b')
