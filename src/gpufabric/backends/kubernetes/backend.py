@@ -34,7 +34,8 @@ from gpufabric.backends.kubernetes._objects import (
 from gpufabric.backends.kubernetes._status import first_failed, job_status
 from gpufabric.backends.kubernetes.check import check_cluster
 from gpufabric.backends.kubernetes.discover import read_site
-from gpufabric.backends.kubernetes.plan import make_offers, make_plan
+from gpufabric.backends.kubernetes.offers import make_offers
+from gpufabric.backends.kubernetes.plan import make_plan
 from gpufabric.catalog.index import Catalog
 from gpufabric.config import Settings, environment
 from gpufabric.errors import (

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from gpufabric._frozen import thaw
-from gpufabric.backends.kubernetes.plan import make_offers, make_plan
+from gpufabric.backends.kubernetes.offers import make_offers
+from gpufabric.backends.kubernetes.plan import make_plan
 from gpufabric.net.tier import NetworkTier
 from gpufabric.task import Task
 
