@@ -1,0 +1,137 @@
+import pytest
+
+from gpufabric.backends.kubernetes._objects import Found
+from gpufabric.backends.kubernetes._status import job_status, node_state
+from gpufabric.backends.kubernetes._wait import why_waiting
+from gpufabric.job import JobRef, JobState
+
+REF = JobRef(backend="kubernetes", place="c/ml", name="j")
+
+
+def pod(rank=0, *, state=None, phase="Running", node="n1", attempt=None, **status):
+    labels = {"batch.kubernetes.io/job-completion-index": str(rank)}
+    if attempt is not None:
+        labels["jobset.sigs.k8s.io/restart-attempt"] = str(attempt)
+    statuses = [{"name": "job", "state": state}] if state else []
+    return {
+        "metadata": {"name": f"p{rank}", "labels": labels},
+        "spec": {"nodeName": node} if node else {},
+        "status": {"phase": phase, "containerStatuses": statuses, **status},
+    }
+
+
+def ended(code, at="2026-01-01T00:00:09Z", reason="Error"):
+    return {"terminated": {"exitCode": code, "reason": reason, "finishedAt": at,
+                           "startedAt": "2026-01-01T00:00:00Z"}}  # fmt: skip
+
+
+def unplaced(words):
+    condition = {"type": "PodScheduled", "status": "False", "message": words}
+    return pod(phase="Pending", node=None, conditions=[condition])
+
+
+def found(*conditions, kind="Job", cancelled=None, owner=()):
+    notes = {"gpufabric.io/num-nodes": "2"}
+    if cancelled:
+        notes["gpufabric.io/cancelled"] = cancelled
+
+    def one(listed):
+        held = [{"status": "True", **condition} for condition in listed]
+        return {"metadata": {"annotations": notes}, "spec": {}, "status": {"conditions": held}}
+
+    job = one(conditions)
+    return Found(kind=kind, path="", owner=one(owner) if kind == "JobSet" else job, job=job)
+
+
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "words"),
+    [
+        (pod(state=RUNNING), JobState.RUNNING, ""),
+        (pod(state=ended(0), phase="Succeeded"), JobState.SUCCEEDED, ""),
+        (pod(state=ended(137, reason="OOMKilled"), phase="Failed"), JobState.FAILED, "OOMKilled"),
+        (
+            pod(phase="Failed", reason="Evicted", message="low on memory"),
+            JobState.FAILED,
+            "Evicted: low on memory",
+        ),
+        (
+            pod(phase="Pending", state={"waiting": {"reason": "ErrImagePull", "message": "no"}}),
+            JobState.STARTING,
+            "ErrImagePull: no",
+        ),
+        (unplaced("0/2 nodes"), JobState.PENDING, "0/2 nodes"),
+    ],
+)
+def test_a_node_is_what_its_pod_says_in_the_clusters_words(given, state, words):
+    node = node_state(given)
+    assert node.state is state
+    assert words in node.reason
+
+
+def test_the_first_failure_is_the_jobs_and_the_others_were_stopped():
+    pods = [pod(1, state=ended(3), phase="Failed")]
+    status = job_status(REF, found({"type": "Failed", "message": "backoff"}), pods, ["broken"])
+    assert (status.state, status.exit_code, status.tail) == (JobState.FAILED, 3, ("broken",))
+    assert [node.state for node in status.nodes] == [JobState.CANCELLED, JobState.FAILED]
+
+
+def test_of_two_failures_the_earlier_counts():
+    pods = [
+        pod(0, state=ended(143, "2026-01-01T00:00:10Z"), phase="Failed"),
+        pod(1, state=ended(7, "2026-01-01T00:00:09Z"), phase="Failed"),
+    ]
+    assert job_status(REF, found({"type": "Failed"}), pods).exit_code == 7
+
+
+def test_a_deadline_is_a_timeout():
+    status = job_status(REF, found({"type": "Failed", "reason": "DeadlineExceeded"}), [])
+    assert status.state is JobState.TIMED_OUT
+
+
+def test_a_failed_attempt_is_no_end_until_the_jobset_says_so():
+    pods = [pod(1, state=ended(3), phase="Failed", attempt=0)]
+    going = job_status(REF, found({"type": "Failed"}, kind="JobSet"), pods)
+    assert going.state is JobState.RUNNING
+    over = found({"type": "Failed"}, kind="JobSet", owner=[{"type": "Failed"}])
+    assert job_status(REF, over, pods).state is JobState.FAILED
+
+
+def test_nodes_of_an_earlier_attempt_are_not_those_of_now():
+    pods = [pod(0, state=ended(1), phase="Failed", attempt=0), pod(0, state=RUNNING, attempt=1)]
+    status = job_status(REF, found(kind="JobSet"), pods)
+    assert status.attempt == 1
+    assert status.nodes[0].state is JobState.RUNNING
+
+
+def test_a_cancelled_job_is_cancelled_unless_it_had_ended():
+    assert job_status(REF, found(cancelled="now"), []).state is JobState.CANCELLED
+    done = found({"type": "Complete"}, cancelled="now")
+    assert job_status(REF, done, []).state is JobState.SUCCEEDED
+
+
+def waiting(reason):
+    return pod(phase="Pending", state={"waiting": {"reason": reason, "message": "words"}})
+
+
+@pytest.mark.parametrize(
+    ("pods", "kind", "final"),
+    [
+        ([pod(state=RUNNING), unplaced("no room")], "unschedulable", False),
+        ([pod(state=RUNNING)], "not created", False),
+        ([pod(state=RUNNING), waiting("ImagePullBackOff")], "image", False),
+        ([pod(state=RUNNING), waiting("InvalidImageName")], "image", True),
+        ([unplaced("no room"), waiting("InvalidImageName")], "image", True),
+        ([pod(state=RUNNING), waiting("CreateContainerConfigError")], "container", False),
+        ([pod(state=RUNNING), waiting("ContainerCreating")], "starting", False),
+    ],
+)
+def test_the_worst_reason_decides_how_long_a_gang_waits(pods, kind, final):
+    why = why_waiting(pods, 2)
+    assert (why.kind, why.final) == (kind, final)
+
+
+def test_a_gang_is_whole_when_every_node_has_started():
+    assert why_waiting([pod(0, state=RUNNING), pod(1, state=ended(0))], 2) is None
