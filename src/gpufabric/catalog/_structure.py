@@ -235,7 +235,8 @@ def _as_is(hint: Any) -> type | None:
 
 @functools.cache
 def _builder_of_class(cls: type[Row]) -> Builder:
-    hints = {name: hint for base in reversed(cls.__mro__) for name, hint in _annotated(base)}
+    bases = [base for base in reversed(cls.__mro__) if issubclass(base, Row) and base is not Row]
+    hints = {name: hint for base in bases for name, hint in _annotated(base)}
     builders = {name: _builder(hints[name]) for name in cls.row_fields}
     as_is = {name: _as_is(hints[name]) for name in cls.row_fields}
     required = cls.row_required
