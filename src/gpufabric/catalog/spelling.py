@@ -17,7 +17,7 @@ __all__ = ["Wanted", "model_key", "read_model", "spellings"]
 _SAME = {"trainium": "trn1", "trainium1": "trn1", "trainium2": "trn2", "rtx6000pro": "rtxpro6000"}
 _MAKERS = re.compile(r"^(nvidia|tesla|amd|instinct|aws|geforce)+")
 _WORDS = re.compile(
-    r"(?P<gb>\d{2,3})g(?:i?b)?|(?P<form>sxm|pcie|nvl(?!72)|oam)(?:[2-6](?!\d?g))?|hbm\de?|nvl72|superchip"
+    r"(?P<gb>\d{2,3})g(?:i?b)?|(?P<form>sxm|pcie|nvlink|nvl(?!72)|oam)(?:[2-6](?!\d?g))?|hbm\de?|nvl72|superchip"
     r"|blackwell|server|edition|\d+u?x"
 )
 _NEAR_SIZE = 0.08
@@ -87,6 +87,8 @@ def _qualifiers(rest: str) -> tuple[int | None, str | None] | None:
         if match["gb"]:
             gb = int(match["gb"])
         if match["form"]:
-            form = {"sxm": "SXM", "pcie": "PCIe", "nvl": "NVL", "oam": "OAM"}[match["form"]]
+            form = {"sxm": "SXM", "nvlink": "SXM", "pcie": "PCIe", "nvl": "NVL", "oam": "OAM"}[
+                match["form"]
+            ]
         rest = rest[match.end() :]
     return gb, form

@@ -22,6 +22,8 @@ MODELS = (
         ("nvidia-h100-80gb-hbm3", "H100", 80, None),
         ("NVIDIA H100 80GB HBM3", "H100", 80, None),
         ("H100-PCIe", "H100", None, "PCIe"),
+        ("H100_NVLINK_80GB", "H100", 80, "SXM"),
+        ("H100-NVL", "H100", None, "NVL"),
         ("A100-SXM-40GB", "A100", 40, "SXM"),
         ("H200-SXM-141GB", "H200", 141, "SXM"),
         ("H200-SXM5-141GB", "H200", 141, "SXM"),
