@@ -54,7 +54,7 @@ class ProofWatch:
             return None
         self._next_count *= 2
         proof = self._prove(self._lines)
-        if proof.state != "unknown" or len(self._lines) >= _PROOF_LINES:
+        if proof.state == "refuted" or len(self._lines) >= _PROOF_LINES:
             self._settled = True
             self._lines.clear()
         return proof
@@ -64,7 +64,7 @@ class ProofWatch:
         from gpufabric.net.reading import read
 
         proof = prove(read(texts), self.offer)
-        self._settled = proof.state != "unknown"
+        self._settled = proof.state == "refuted"  # what was proven early may be lost later
         return proof
 
 

@@ -219,3 +219,10 @@ def test_an_attached_handle_asks_for_what_was_promised():
             attached.network()
         assert job.plan is not None
         assert attached.network(offer=job.plan.offer).state == "proven"
+
+
+def test_a_fallback_after_an_early_proof_is_still_seen():
+    fabric, job = handle([*GOOD * 20, *SOCKET], require_proof=True)
+    with fabric, job, pytest.raises(gf.JobFailedError, match="refuted by its own log"):
+        for _ in job.logs(follow=True):
+            pass
