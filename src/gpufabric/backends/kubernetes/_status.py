@@ -137,8 +137,8 @@ def _end(found: Found) -> tuple[JobState | None, str]:
         late = failed.get("reason") == "DeadlineExceeded"
         return (JobState.TIMED_OUT if late else JobState.FAILED), words
     if found.cancelled is not None:
-        active = ((found.job or {}).get("status") or {}).get("active") or 0
-        if not active:
+        counted = (found.job or {}).get("status") or {}
+        if not (counted.get("active") or counted.get("terminating")):
             return JobState.CANCELLED, f"cancelled at {found.cancelled}"
     return None, ""
 
