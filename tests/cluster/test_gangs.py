@@ -4,6 +4,7 @@ import os
 import threading
 
 import pytest
+import yaml
 from attrs import evolve
 from gfcluster.shell import wait_until
 
@@ -264,3 +265,21 @@ def test_a_gang_goes_through_the_queue_of_its_namespace(backend, queue, monkeypa
     for ref in (first, second):
         backend.teardown(ref)
     nothing_left(backend)
+
+
+def test_a_dead_cluster_and_a_full_one_are_passed_over_for_a_good_one(make, cluster, tmp_path):
+    import gpufabric as gf
+
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "dead").write_text(yaml.safe_dump(config))
+    dead = make(kubeconfig=str(tmp_path / "dead"), name="dead")
+    full = make(name="full", pod_patch={"nodeSelector": {"there-is": "none"}})
+    fabric = gf.Fabric(dead, full, make(name="good"), settings=Settings(trust_env=False))
+    job = fabric.launch(Task(run="echo hi", num_nodes=2, name="gang"))
+    assert [attempt.backend for attempt in job.attempts] == ["full", "good"]
+    assert "didn't match Pod's node affinity/selector" in (job.attempts[0].error or "")
+    assert "dead" in [rejection.backend for rejection in fabric.offers(Task(run="true")).rejections]
+    assert job.wait(timeout=60).state is JobState.SUCCEEDED
+    job.teardown()
+    nothing_left(full)
