@@ -165,11 +165,12 @@ def _tuple_of(args: tuple[Any, ...]) -> Builder:
 
     def tuple_of(value: Any) -> tuple[Any, ...]:
         if type(value) is list and as_is is not None:
-            for one in value:
+            every = cast("list[object]", value)
+            for one in every:
                 if type(one) is not as_is:
                     break
             else:
-                return tuple(value)
+                return tuple(every)
         if not isinstance(value, list | tuple):
             raise _bad(f"must be a list, is {_kind(value)}")
         items = cast("list[object]", value)
@@ -245,7 +246,7 @@ def _builder_of_class(cls: type[Row]) -> Builder:
     def of_class(raw: Any) -> object:
         if not isinstance(raw, dict):
             raise _bad(f"must be a table, is {_kind(raw)}")
-        table: dict[str, Any] = raw
+        table = cast("dict[str, Any]", raw)
         try:
             values = {
                 key: value if type(value) is as_is[key] else builders[key](value)

@@ -10,7 +10,7 @@ import contextlib
 import gc
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -105,7 +105,7 @@ def read_text(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def uncollected() -> Generator[None]:
     """Pauses the search for reference cycles: rows have none, and it costs more than they do."""
     was = gc.isenabled()
     gc.disable()
