@@ -1,11 +1,8 @@
 """The Kubernetes backend on a real cluster: the contract of every backend, and what is its own."""
 
 import functools
-import threading
-from typing import ClassVar
 
 import pytest
-from faultproxy import FaultProxy
 
 from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._apply import leftovers
@@ -86,37 +83,3 @@ class TestKubernetesKeepsTheContract(BackendContract):
         assert list(other.call("jobs")) == [ref]
         assert other.call("status", ref) == status
         assert by_rank(other.call("logs", ref)) == by_rank(lines)
-
-
-class TestKubernetesKeepsTheContractInFaults(TestKubernetesKeepsTheContract):
-    """A launch with each of its calls failing takes minutes on a real cluster."""
-
-    injects_faults = True
-    pytestmark: ClassVar = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
-
-    @pytest.fixture
-    def proxy(self, cluster):
-        with FaultProxy(cluster.kubeconfig) as server:
-            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-            thread.start()
-            self.server = server
-            yield server
-            server.shutdown()
-            thread.join()
-
-    @pytest.fixture
-    def factory(self, cluster, namespace, proxy, tmp_path):
-        settings = Settings(stop_grace_s=1.0, trust_env=False)
-        return functools.partial(
-            Kubernetes, namespace=namespace, kubeconfig=str(proxy.kubeconfig(tmp_path)),
-            settings=settings, image=cluster.image,
-        )  # fmt: skip
-
-    def fail_call(self, backend, number, *, lost_answer, lasting):  # noqa: ARG002  # the hook's
-        self.server.fail(number, lost_answer=lost_answer, lasting=lasting)
-
-    def count_calls(self, backend):  # noqa: ARG002  # the hook's
-        return self.server.count
-
-    def heal(self, backend):  # noqa: ARG002  # the hook's
-        self.server.heal()
