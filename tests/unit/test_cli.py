@@ -53,10 +53,10 @@ def test_a_wrong_task_is_told_with_its_line(capsys, tmp_path, text, told):
         (("status", "xyz"), "'xyz' is not a job: write backend://place/name"),
         (("status", "awz://a/b"), "no backend 'awz'"),
         (("demo", "--nodes", "0"), "ask for 2 or more"),
-        (("offers", "--tier", "bst"), "did you mean best?"),
-        (("offers", "--cloud", "awss"), "no cloud 'awss', did you mean aws?"),
+        (("offers", "-a", "H100:8", "--tier", "bst"), "did you mean best?"),
+        (("offers", "-a", "H100:8", "--cloud", "awss"), "no cloud 'awss', did you mean aws?"),
         (("offers", "-a", "H100:x"), "is not a whole number of accelerators"),
-        (("offers", "--overlay", "none.toml"), "none.toml"),
+        (("offers", "-a", "H100:8", "--overlay", "none.toml"), "none.toml"),
         (("env", "--env", "FOO"), "--env FOO: write NAME=VALUE"),
     ],
 )
