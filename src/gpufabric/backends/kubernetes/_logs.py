@@ -12,6 +12,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from gpufabric.backends.kubernetes._api import Api, Json
@@ -40,7 +41,7 @@ class PodLog:
         name = str(pod["metadata"]["name"])
         self.path = path_of("v1", "Pod", namespace, name) + "/log"
         self._last = ""
-        self._same = 0
+        self._given: Counter[str] = Counter()  # times of the lines of the last second
 
     def lines(
         self, *, follow: bool, on_open: Callable[[Callable[[], None]], None] | None = None
@@ -50,8 +51,8 @@ class PodLog:
         if follow:
             query["follow"] = "true"
         if self._last:
-            query["sinceTime"] = self._last[:19] + "Z"
-        skip = self._same
+            query["sinceTime"] = self._last + "Z"
+        skip = Counter(self._given)
         for raw in self._api.lines(
             self.path, query, read_timeout_s=_QUIET_S if follow else 60.0, on_open=on_open
         ):
@@ -63,15 +64,15 @@ class PodLog:
                     continue
                 yield LogLine(node_rank=self._rank, data=raw, stream="event", attempt=self._attempt)
                 continue
-            if self._last and when < self._last:
+            if skip[when] > 0:
+                skip[when] -= 1
                 continue
-            if when == self._last and skip:
-                skip -= 1
-                continue
-            self._same = self._same + 1 if when == self._last else 1
-            if when != self._last:
-                skip = 0
-            self._last = when
+            if when[:19] > self._last:  # streams of one container are not in order of time
+                self._last = when[:19]
+                self._given = Counter(
+                    {t: n for t, n in self._given.items() if t[:19] >= self._last}
+                )
+            self._given[when] += 1
             yield LogLine(node_rank=self._rank, data=data, attempt=self._attempt, time=at)
 
 

@@ -25,7 +25,7 @@ for part in workdir files; do
   if [ -e "$CODE/$part.tar.gz" ]; then unpack "$CODE/$part.tar.gz"; fi
 done"""
 
-# What is stopped is told once to the node's own command; a shell that is process 1 would ignore it.
+# What is stopped is told once to the node's command; a shell that is process 1 would ignore it.
 _RUN = """\
 child=
 stop() { stopped=1; if [ -n "$child" ]; then kill -TERM "$child" 2>/dev/null; fi; }
