@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import attrs
 
-from gpufabric._frozen import FrozenDict, freeze, thaw
+from gpufabric._frozen import FrozenDict, freeze
 from gpufabric.errors import Problem, SpecError, shown
 
 if TYPE_CHECKING:
@@ -344,8 +344,3 @@ def _union_hook(converter: "Converter", kind: object) -> Callable[[object, objec
         raise first
 
     return structure
-
-
-def thawed(value: object) -> object:
-    """`plain` with plain containers, for `json` and `yaml`."""
-    return thaw(plain(value))
