@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TESTS  ?= tests
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test test-hostile test-net test-torch test-cluster test-cluster-lifecycle test-crosscheck lint types docs notebooks wheel bench clean
+.PHONY: help demo test test-hostile test-net test-torch test-cluster test-cluster-faults test-cluster-lifecycle test-crosscheck lint types docs notebooks wheel bench clean
 
 help:
 	@echo "make demo          run a four-node gang on this machine, measure it, tear it down"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-torch    the torch workload on gloo (installs PyTorch, 4.7 GB)"
 	@echo "make test-crosscheck  the catalog against data in the clouds' own packages"
 	@echo "make test-cluster  a real Kubernetes cluster on this machine (root, Go)"
+	@echo "make test-cluster-faults  every write of a launch failing in every way, on that cluster (an hour)"
 	@echo "make lint types docs notebooks wheel bench"
 
 $(BIN)/python:
@@ -45,7 +46,7 @@ test: $(VENV)/.test
 	@echo "left out: root (make test-net), Go (make test-cluster), PyTorch (make test-torch), clouds' own data (make test-crosscheck)"
 
 test-hostile: $(VENV)/.test
-	$(PYTEST) -q -m slow $(TESTS)
+	$(PYTEST) -q -m "slow and not cluster" $(TESTS)
 
 test-net: $(VENV)/.test
 	$(PYTEST) -q -m root $(TESTS)
@@ -61,15 +62,20 @@ $(CROSS)/.crosscheck: pyproject.toml
 test-crosscheck: $(CROSS)/.crosscheck
 	$(CROSS)/bin/python -m pytest -q $(TESTS)/unit/catalog -k crosscheck
 
+CLUSTER  := $(PYTHON) tests/cluster/cluster.py
+# Runs tests on a cluster that is ended afterwards, also where they fail or are interrupted.
+ON_CLUSTER = trap '$(CLUSTER) down' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM HUP; $(CLUSTER) up
+CLUSTER_TESTS = GPUFABRIC_TEST_CLUSTER=required $(PYTEST) -q --durations=15 $(wildcard tests/kubernetes tests/cluster)
+
 test-cluster: $(VENV)/.test
 ifdef GPUFABRIC_TEST_KUBECONFIG
-	GPUFABRIC_TEST_CLUSTER=required $(PYTEST) -q -m cluster $(TESTS)
+	$(CLUSTER_TESTS) -m "not slow"
 else
-	$(PYTHON) tests/cluster/cluster.py build
-	$(PYTHON) tests/cluster/cluster.py up
-	GPUFABRIC_TEST_CLUSTER=required $(PYTEST) -q -m cluster $(TESTS); \
-		status=$$?; $(PYTHON) tests/cluster/cluster.py down; exit $$status
+	@$(ON_CLUSTER) && $(CLUSTER_TESTS) -m "not slow"
 endif
+
+test-cluster-faults: $(VENV)/.test
+	@$(ON_CLUSTER) && $(CLUSTER_TESTS) -m slow
 
 test-cluster-lifecycle: $(VENV)/.test
 	GPUFABRIC_TEST_CLUSTER=lifecycle $(PYTEST) -q -m cluster tests/cluster/test_lifecycle.py

@@ -27,6 +27,15 @@ def _node(name: str) -> layout.Node:
     raise ClusterError(f"no node {name!r} in this cluster")
 
 
+def _build(args: Arguments) -> int:
+    if not args.ask:
+        build.build()
+        return 0
+    why = build.cannot()
+    answer(why or "this machine can have the cluster")
+    return 1 if why else 0
+
+
 def _up(args: Arguments) -> None:
     lifecycle.up(args.nodes, tuple(args.addons))
 
@@ -110,7 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=action)
         return command
 
-    add("build", lambda _: build.build(), "make programs, manifests and the image, if missing")
+    make = add("build", _build, "make programs, manifests and the image, if missing")
+    make.add_argument("--ask", action="store_true", help="make nothing: say whether it can be")
     up = add("up", _up, "build what is missing and start the cluster")
     up.add_argument("--nodes", type=int, default=2)
     up.add_argument("--addons", nargs="*", default=layout.ADDONS, choices=layout.ADDONS)

@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,15 +106,31 @@ def missing() -> list[str]:
 
 
 def build() -> None:
-    """Make all that is missing."""
+    """Make all that is missing. What a build that was ended had compiled is not compiled again."""
     with alone():
         packages()
+        wanted = [module for module in MODULES.values() if not module.folder.exists()]
         for module in MODULES.values():
-            if module.folder.exists():
+            if module not in wanted:
                 say(f"{module.name}: built before")
-            else:
-                _build(module)
+        if wanted:
+            _require_go(wanted)
+            with ThreadPoolExecutor() as pool:  # sources arrive while others are compiled
+                arriving = {module.name: pool.submit(_download, module) for module in wanted}
+                for module in wanted:
+                    arriving[module.name].result()
+                    _build(module)
         image.build()
+
+
+def cannot() -> str:
+    """Why this machine cannot have the cluster, in words; empty where it can."""
+    if os.geteuid() != 0:
+        return "this is not root, and the cluster makes network namespaces and containers"
+    lacking = [module.name for module in MODULES.values() if not module.folder.exists()]
+    if lacking and not shutil.which("go"):
+        return f"there is no Go to build {', '.join(lacking)}, and {cache_folder()} has none of it"
+    return ""
 
 
 def packages() -> None:
@@ -140,33 +157,38 @@ def _go_environment(module: Module) -> dict[str, str]:
     return {**env, "CGO_ENABLED": "0"} if module.static else env
 
 
-def _build(module: Module) -> None:
+def _require_go(wanted: Sequence[Module]) -> None:
     if not shutil.which("go"):
         raise ClusterError(
-            f"no Go compiler on PATH, and {module.name} is not built yet. Install Go 1.26 or "
-            "newer, or set GPUFABRIC_CLUSTER_CACHE to a folder that another machine built"
+            f"no Go compiler on PATH, and {', '.join(m.name for m in wanted)} is not built yet."
+            " Install Go 1.26 or newer, or set GPUFABRIC_CLUSTER_CACHE to a folder that another"
+            " machine built"
         )
+
+
+def _download(module: Module) -> None:
+    """The sources of a module and of all that it needs; the registry may fail now and then."""
+    for tries in range(3, 0, -1):
+        try:
+            run(["go", "list", "-deps", "-f", "", *module.programs.values()], cwd=module.source,
+                env=_go_environment(module), timeout_s=900)  # fmt: skip
+        except ClusterError:
+            if tries == 1:
+                raise
+        else:
+            return
+
+
+def _build(module: Module) -> None:
     started = time.monotonic()
     say(f"{module.name}: building; the first time takes minutes")
     partial = module.folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for name, package in module.programs.items():
+    flags = ["-trimpath", "-buildvcs=false", "-ldflags", module.flags]
+    for outputs, packages in _commands(module, partial):
         done = subprocess.run(
-            [
-                "nice",
-                "-n",
-                "10",
-                "go",
-                "build",
-                "-trimpath",
-                "-buildvcs=false",
-                "-ldflags",
-                module.flags,
-                "-o",
-                str(partial / name),
-                package,
-            ],
+            ["nice", "-n", "10", "go", "build", *flags, "-o", outputs, *packages],
             cwd=module.source,
             env=_go_environment(module),
             capture_output=True,
@@ -174,12 +196,25 @@ def _build(module: Module) -> None:
             check=False,
         )
         if done.returncode:
-            raise ClusterError(f"go build {package} failed:\n{done.stderr[-4000:]}")
+            said = done.stderr[-4000:]
+            raise ClusterError(f"go build {' '.join(packages)} failed:\n{said}")
     if module.manifests:
         text = json.dumps(list(_render(module)))
         (partial / "manifests.json").write_text(text)
     partial.rename(module.folder)
     say(f"{module.name}: built in {time.monotonic() - started:.0f} s")
+
+
+def _commands(module: Module, partial: Path) -> Iterator[tuple[str, list[str]]]:
+    """What `go build` is told: all programs at once where each is named as its package is."""
+    together = [
+        package for name, package in module.programs.items() if package.endswith(f"/{name}")
+    ]
+    if len(together) > 1:
+        yield f"{partial}/", together
+    for name, package in module.programs.items():
+        if len(together) <= 1 or package not in together:
+            yield str(partial / name), [package]
 
 
 def _render(module: Module) -> Iterator[dict[str, Any]]:
