@@ -24,6 +24,8 @@ def plan_lines(plan: "LaunchPlan") -> Iterator[str]:
             f"  price {offer.usd_hour:.2f} USD/h a node, {offer.usd_hour_total:.2f} USD/h in all"
             f" ({offer.price_from or offer.billing})"
         )
+    if plan.gang_timeout_s is not None:
+        yield f"  limit: rolled back where not whole within {plan.gang_timeout_s:g} s"
     for title, words in (("limit", offer.limits), ("warning", (*offer.warnings, *plan.warnings))):
         for word in words:
             yield f"  {title}: {word}"

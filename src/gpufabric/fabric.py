@@ -210,10 +210,11 @@ class Fabric:
         asked.
         """
         _task(task)
-        resolution, sites, lower = self._resolve_or_lower(task, policy or LaunchPolicy())
+        chosen = policy or LaunchPolicy()
+        resolution, sites, lower = self._resolve_or_lower(task, chosen)
         if not resolution.offers:
             raise nowhere(task, resolution)
-        return self._plan(task, resolution.offers[0], sites, lower=lower, run=run)
+        return self._plan(task, resolution.offers[0], sites, chosen, lower=lower, run=run)
 
     def launch(
         self,
@@ -224,9 +225,10 @@ class Fabric:
     ) -> JobHandle:
         """Starts a gang and gives its handle once it is whole.
 
-        A `LaunchPlan` is applied as it is: twice is one job. A `Task` is planned on the best offer
-        and, where that has no room, on the next; each call is a job of its own unless `run` is
-        given. Raises `PlacementError` with rejections and attempts where no place took it, and
+        A `LaunchPlan` is applied as it is, with the limits of the policy it was planned with:
+        twice is one job. A `Task` is planned on the best offer and, where that has no room, on the
+        next; each call is a job of its own unless `run` is given. Raises `PlacementError` with
+        rejections and attempts where no place took it, and
         errors of the request itself as they are.
         """
         chosen = policy or LaunchPolicy()
@@ -249,7 +251,7 @@ class Fabric:
         for offer in resolution.offers:
             if offer.backend in closed or len(attempts) >= chosen.max_attempts:
                 continue
-            outcome = self._attempt(task, offer, sites, lower=lower, run=run)
+            outcome = self._attempt(task, offer, sites, chosen, lower=lower, run=run)
             attempts.append(outcome[0])
             if outcome[1] is not None:
                 plan, ref = outcome[1]
@@ -346,20 +348,40 @@ class Fabric:
                 return evolve(lower, rejections=tuple(dict.fromkeys(both))), sites, True
         return resolution, sites, False
 
-    def _plan(
-        self, task: Task, offer: Offer, sites: dict[str, Site], *, lower: bool, run: str
+    def _plan(  # noqa: PLR0913  # what was decided before, by keyword
+        self,
+        task: Task,
+        offer: Offer,
+        sites: dict[str, Site],
+        policy: LaunchPolicy,
+        *,
+        lower: bool,
+        run: str,
     ) -> LaunchPlan:
         backend = next(b for b in self.backends if b.name == offer.backend)
         plan = backend.plan(task, offer, sites[offer.backend], run=run)
-        return evolve(plan, lower_tier=True) if lower else plan
+        if lower or policy.gang_timeout_s is not None:
+            plan = evolve(
+                plan,
+                lower_tier=lower or plan.lower_tier,
+                gang_timeout_s=policy.gang_timeout_s,
+            )
+        return plan
 
-    def _attempt(
-        self, task: Task, offer: Offer, sites: dict[str, Site], *, lower: bool, run: str
+    def _attempt(  # noqa: PLR0913  # see _plan
+        self,
+        task: Task,
+        offer: Offer,
+        sites: dict[str, Site],
+        policy: LaunchPolicy,
+        *,
+        lower: bool,
+        run: str,
     ) -> tuple[Attempt, tuple[LaunchPlan, JobRef] | None]:
         started = time.time()
         self._tell("attempt", str(offer), backend=offer.backend)
         try:
-            plan = self._plan(task, offer, sites, lower=lower, run=run)
+            plan = self._plan(task, offer, sites, policy, lower=lower, run=run)
             ref = self._apply(plan)
         except GpuFabricError as exc:
             if exc.remedy is Remedy.FIX_REQUEST:

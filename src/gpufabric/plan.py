@@ -69,7 +69,8 @@ class LaunchPolicy:
             plan, the handle and the log.
         max_attempts: how many offers are tried.
         require_proof: end the job early when its own logs refute the tier's promise.
-        gang_timeout_s: how long a gang may take to be whole, None for the backend's own rule.
+        gang_timeout_s: how long a gang may take to be whole on one offer before it is rolled back
+            and the next is tried; None for the backend's own rule.
     """
 
     rank_by: RankBy = field(default=RankBy.PRICE, converter=_rank_by)
@@ -349,6 +350,7 @@ class LaunchPlan:
 
     `run` tells launches of one task apart: a plan with another `run` is another job. Names and
     tags come from `key`, so applying one plan twice, from any process, makes one job.
+    `gang_timeout_s` is the policy's: after so long a gang that is not whole is rolled back.
     """
 
     backend: str
@@ -360,6 +362,7 @@ class LaunchPlan:
     warnings: tuple[str, ...] = ()
     lower_tier: bool = False
     run: str = ""
+    gang_timeout_s: float | None = None
 
     @property
     def key(self) -> str:

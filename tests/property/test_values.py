@@ -180,6 +180,7 @@ PLAN = st.builds(
     ).map(tuple),
     warnings=st.lists(TEXT, max_size=1).map(tuple),
     lower_tier=st.booleans(),
+    gang_timeout_s=st.none() | st.floats(1, 1e6),
     run=TEXT,
 )
 ZONES = [None, dt.UTC, dt.timezone(dt.timedelta(hours=-3, minutes=-30))]

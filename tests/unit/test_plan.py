@@ -91,6 +91,13 @@ def test_a_plan_shows_its_difference_to_another(fabric):
     assert "+  num_nodes: 3" in plan.diff(other).splitlines()
 
 
+def test_the_policys_time_for_a_gang_to_be_whole_is_part_of_the_plan(fabric):
+    plan = fabric.plan(task(), policy=gf.LaunchPolicy(gang_timeout_s=90))
+    assert gf.LaunchPlan.from_yaml(plan.to_yaml()).gang_timeout_s == 90
+    assert "not whole within 90 s" in str(plan)
+    assert plan.name == fabric.plan(task()).name
+
+
 def test_a_price_that_is_not_known_is_said_to_be_so(fabric):
     offer = fabric.offers(task()).best
     assert "60.00 USD/h" in str(offer)

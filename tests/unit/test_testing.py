@@ -294,6 +294,19 @@ def test_a_gang_that_never_becomes_whole_is_lost_in_time():
     assert "0 of 2 nodes" in backend.status(ref).reason
 
 
+def test_a_plans_own_time_for_a_gang_to_be_whole_wins():
+    cloud = FakeCloud(clock="manual")
+    backend = FakeBackend(cloud=cloud, gang_timeout_s=100)
+    plan = gf.Fabric(backend).plan(task(), policy=gf.LaunchPolicy(gang_timeout_s=10))
+    backend.teardown(backend.apply(plan))
+    cloud.create(plan.steps[0], job=plan.name, backend="fake", secrets={},
+                 gang_timeout_s=plan.gang_timeout_s)  # fmt: skip
+    (ref,) = backend.jobs()
+    cloud.advance(10)
+    assert backend.status(ref).state.value == "lost"
+    assert "not whole in 10 s" in backend.status(ref).reason
+
+
 def test_the_record_tells_every_call_and_how_it_ended(backend):
     backend.cloud.fail("create node", moment="after")
     ref = launch(backend)

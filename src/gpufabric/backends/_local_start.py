@@ -48,11 +48,13 @@ def start(
     spec: dict[str, object],
     runtime: dict[str, object],
     fill: Filler,
+    *,
+    timeout_s: float | None = None,
 ) -> None:
     """Makes the folder and starts the gang: all nodes run, or nothing is left.
 
     `spec` is kept on disk; `runtime` (secrets, the caller's environment) goes to the supervisor
-    alone. Raises `BackendError`.
+    alone. `timeout_s` is the plan's own limit. Raises `BackendError`.
     """
     new = Path(tempfile.mkdtemp(prefix=f".new-{folder.name}.", dir=folder.root))
     process: subprocess.Popen[bytes] | None = None
@@ -64,10 +66,12 @@ def start(
         os.mkfifo(new / "control", 0o600)
         process = _run_supervisor(new)
         process.wait()  # the starter: it ends as soon as it has detached
-        until = time.monotonic() + START_TIMEOUT_S
-        _expect_lock(folder, _read_line(folder, process, until))
+        limit_s = START_TIMEOUT_S if timeout_s is None else timeout_s
+        until = time.monotonic() + limit_s
+        _expect_lock(folder, _read_line(folder, process, until, limit_s))
         os.rename(new, folder.path)  # noqa: PTH104  # atomic: from here there is a job
-        _expect_ok(folder, _converse(folder, process, {**spec, **runtime}, until))
+        _converse(process, {**spec, **runtime})
+        _expect_ok(folder, _answer(_read_line(folder, process, until, limit_s)))
     except BaseException:
         if process is not None:
             _give_up(folder, process)
@@ -113,7 +117,12 @@ def _hang_up(process: "subprocess.Popen[bytes]") -> None:
                 pipe.close()
 
 
-def _read_line(folder: JobFolder, process: "subprocess.Popen[bytes]", until: float) -> bytes:
+def _read_line(
+    folder: JobFolder,
+    process: "subprocess.Popen[bytes]",
+    until: float,
+    limit_s: float = START_TIMEOUT_S,
+) -> bytes:
     pipe = cast("IO[bytes]", process.stdout)
     got = b""
     while not got.endswith(b"\n"):
@@ -121,7 +130,7 @@ def _read_line(folder: JobFolder, process: "subprocess.Popen[bytes]", until: flo
         ready.register(pipe, select.POLLIN)
         if not ready.poll(max(0.0, until - time.monotonic()) * 1000):
             raise TransientError(
-                f"not all nodes were ready within {START_TIMEOUT_S:g} s",
+                f"not all nodes were ready within {limit_s:g} s",
                 backend=folder.backend, operation="launch",
             )  # fmt: skip
         part = os.read(pipe.fileno(), 65536)
@@ -131,18 +140,15 @@ def _read_line(folder: JobFolder, process: "subprocess.Popen[bytes]", until: flo
     return got.rstrip(b"\n")
 
 
-def _converse(
-    folder: JobFolder,
-    process: "subprocess.Popen[bytes]",
-    spec: dict[str, object],
-    until: float,
-) -> dict[str, object]:
+def _converse(process: "subprocess.Popen[bytes]", spec: dict[str, object]) -> None:
     pipe = cast("IO[bytes]", process.stdin)
     body = json.dumps(spec).encode("ascii")
     with contextlib.suppress(BrokenPipeError):  # then the answer says why, or there is none
         pipe.write(struct.pack("<Q", len(body)) + body)
         pipe.flush()
-    line = _read_line(folder, process, until)
+
+
+def _answer(line: bytes) -> dict[str, object]:
     if not line:
         return {"error": "the supervisor was killed", "stage": "start"}
     return cast("dict[str, object]", json.loads(line))

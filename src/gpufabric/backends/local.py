@@ -230,6 +230,7 @@ class Local:
                 {**spec, "folder": str(folder.path)},
                 {"secrets": secrets, "inherit": inherit},
                 lambda new: self._fill(plan, new),
+                timeout_s=plan.gang_timeout_s,
             )
         except OSError as exc:
             told = f"{exc.strerror}: {exc.filename or folder.path}"

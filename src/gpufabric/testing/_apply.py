@@ -79,7 +79,11 @@ class Launch:
         for left in reversed(range(_TRIES)):
             try:
                 self._cloud.create(
-                    step, job=self._plan.name, backend=self._backend, secrets=secrets
+                    step,
+                    job=self._plan.name,
+                    backend=self._backend,
+                    secrets=secrets,
+                    gang_timeout_s=self._plan.gang_timeout_s,
                 )
             except TransientError:
                 if (step.kind, step.name) in self._listed():

@@ -264,7 +264,15 @@ class FakeCloud:
             case _:
                 raise TransientError("connection reset", backend=backend, operation=operation)
 
-    def create(self, step: Step, *, job: str, backend: str, secrets: dict[str, str]) -> None:
+    def create(  # keyword-only facts of one object
+        self,
+        step: Step,
+        *,
+        job: str,
+        backend: str,
+        secrets: dict[str, str],
+        gang_timeout_s: float | None = None,
+    ) -> None:
         """Makes an object. Raises `ConflictError` if there is one of this name."""
         operation = f"create {step.kind}"
 
@@ -292,7 +300,11 @@ class FakeCloud:
                 state.secrets[job] = secrets
             if step.kind == "gang":
                 state.runs[job] = Run(
-                    job=job, uid=state.serial, created_at=state.now, boot_s=state.boot_s
+                    job=job,
+                    uid=state.serial,
+                    created_at=state.now,
+                    boot_s=state.boot_s,
+                    gang_timeout_s=gang_timeout_s,
                 )
 
         self.call(operation, act, backend=backend, name=step.name, job=job)

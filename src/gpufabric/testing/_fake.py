@@ -28,7 +28,7 @@ class FakeBackend:
         name: the backend's name, also of its places and jobs.
         cloud: the `FakeCloud` it uses; a new one without.
         pools: what the new cloud has (`gpufabric.testing.pool`).
-        gang_timeout_s: after this long a gang that is not whole is `LOST`.
+        gang_timeout_s: after this long a gang that is not whole is `LOST`; a plan's own wins.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(

@@ -191,5 +191,6 @@ class Run:
     started_at: float | None = None
     stopped_at: float | None = None
     boot_s: float = 0.0
+    gang_timeout_s: float | None = None
     behaviours: tuple[Behaviour, ...] = ()
     preemptions: tuple[Preemption, ...] = ()

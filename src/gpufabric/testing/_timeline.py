@@ -218,7 +218,7 @@ def status_at(gang: Gang, ref: JobRef, now: float, *, gang_timeout_s: float) -> 
     """Gives the job's state at `now` of the cloud's clock."""
     run = gang.run
     if run.phase is not Phase.STARTED or run.started_at is None:
-        return _unstarted(gang, ref, now, gang_timeout_s)
+        return _unstarted(gang, ref, now, run.gang_timeout_s or gang_timeout_s)
     attempt = _current(gang, now)
     nodes = tuple(_node_status(gang, attempt, node, now) for node in attempt.nodes)
     shown = {

@@ -137,8 +137,9 @@ class Launch:
             if found.cancelled is None and not found.condition("Complete", "Completed", "Failed"):
                 self._complete(found, contents)
                 Waiting(
-                    api=self.api, namespace=self.namespace, name=self.name, jobsets=self.jobsets
-                ).until_whole()
+                    api=self.api, namespace=self.namespace, name=self.name, jobsets=self.jobsets,
+                    gang_timeout_s=self.plan.gang_timeout_s,
+                ).until_whole()  # fmt: skip
         except BaseException as exc:
             verdict = isinstance(exc, BackendError) and not isinstance(
                 exc, TransientError | ConflictError

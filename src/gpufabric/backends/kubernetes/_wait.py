@@ -35,6 +35,9 @@ LIMITS_S = {
     "container": 30.0,  # the container cannot be made
     "starting": 900.0,  # images are pulled, volumes attached
 }
+#: Waits for something that is under way: a plan's own `gang_timeout_s` takes their place, while
+#: it only shortens the others.
+_UNDER_WAY = {"scaling up", "queued", "starting"}
 _SCALING = {"TriggeredScaleUp", "Nominated", "NominatedNode"}
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"}
 _NEVER = {"InvalidImageName", "ErrImageNeverPull"}
@@ -94,22 +97,33 @@ class Waiting:
     namespace: str
     name: str
     jobsets: bool
+    gang_timeout_s: float | None = None
 
     def until_whole(self) -> None:
         """Gives when every node has started, or the gang has ended. Raises why it will not."""
         since: dict[str, float] = {}
         pause = 0.05
+        began = time.monotonic()
         while True:
             found, why, got = self._look()
             if why is None or found is None:
                 return
             for kind in [kind for kind in since if kind != why.kind]:
                 del since[kind]
-            begun = since.setdefault(why.kind, time.monotonic())
-            if why.final or time.monotonic() - begun > LIMITS_S[why.kind]:
-                raise self._error(why, found.num_nodes, got)
+            now, limit = time.monotonic(), self._limit(why.kind)
+            waited = now - since.setdefault(why.kind, now)
+            late = self.gang_timeout_s is not None and now - began > self.gang_timeout_s
+            if why.final or waited > limit or late:
+                limit = self.gang_timeout_s if late and self.gang_timeout_s else limit
+                raise self._error(why, found.num_nodes, got, limit)
             time.sleep(pause)
             pause = min(pause * 1.3, 1.0)
+
+    def _limit(self, kind: str) -> float:
+        own, given = LIMITS_S[kind], self.gang_timeout_s
+        if given is None:
+            return own
+        return given if kind in _UNDER_WAY else min(own, given)
 
     def _look(self) -> tuple[Found | None, Why | None, int]:
         try:
@@ -168,9 +182,8 @@ class Waiting:
             return ""
         return ""
 
-    def _error(self, why: Why, wanted: int, got: int) -> BackendError:
+    def _error(self, why: Why, wanted: int, got: int, limit: float) -> BackendError:
         backend, operation = self.api.backend, "launch"
-        limit = LIMITS_S[why.kind]
         if why.kind == "not created":
             made = error_of(403, "", why.words, backend=backend, operation=operation)
             if isinstance(made, CredentialsError):  # not of ours: of the controller that makes pods
@@ -184,7 +197,8 @@ class Waiting:
                 f"{got} of {wanted} nodes placed within {limit:g} s: {why.words}",
                 backend=backend, operation=operation, wanted=wanted, got=got,
             )  # fmt: skip
-        words = f"not started ({why.kind}): {why.words}"
+        within = "" if why.final else f" within {limit:g} s"
+        words = f"not started{within} ({why.kind}): {why.words}"
         return BackendError(words, backend=backend, operation=operation)
 
 

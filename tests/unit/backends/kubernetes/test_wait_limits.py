@@ -1,0 +1,28 @@
+import pytest
+
+from gpufabric.backends.kubernetes._wait import LIMITS_S, Waiting
+
+
+@pytest.fixture
+def limits():
+    def of(gang_timeout_s):
+        waiting = Waiting(
+            api=None, namespace="ml", name="x", jobsets=True, gang_timeout_s=gang_timeout_s
+        )
+        return {kind: waiting._limit(kind) for kind in LIMITS_S}
+
+    return of
+
+
+def test_without_a_time_of_the_plan_the_backends_own_limits_hold(limits):
+    assert limits(None) == LIMITS_S
+
+
+def test_a_short_time_of_the_plan_shortens_every_limit(limits):
+    assert limits(5.0) == dict.fromkeys(LIMITS_S, 5.0)
+
+
+def test_a_long_time_prolongs_only_waits_for_what_is_under_way(limits):
+    longer = {kind for kind, limit in limits(3600.0).items() if limit == 3600.0}
+    assert longer == {"queued", "scaling up", "starting"}
+    assert limits(3600.0)["unschedulable"] == LIMITS_S["unschedulable"]
