@@ -4,7 +4,6 @@ pytest -m slow tests/cluster/test_backend_faults.py
 """
 
 import functools
-import threading
 
 import pytest
 from faultproxy import FaultProxy
@@ -25,13 +24,9 @@ class TestKubernetesInFaults(OnceContract):
 
     @pytest.fixture
     def proxy(self, cluster):
-        with FaultProxy(cluster.kubeconfig) as server:
-            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-            thread.start()
+        with FaultProxy.before(cluster.kubeconfig) as server:
             self.server = server
             yield server
-            server.shutdown()
-            thread.join()
 
     @pytest.fixture
     def factory(self, cluster, namespace, proxy, tmp_path):
