@@ -7,7 +7,7 @@ from typing import cast
 from gpufabric._frozen import frozen
 from gpufabric.errors import JobFailedError, JobTimeoutError, SpecError, shown
 
-__all__ = ["JobRef", "JobState", "JobStatus", "LogLine", "NodeStatus"]
+__all__ = ["ExecResult", "JobRef", "JobState", "JobStatus", "LogLine", "NodeStatus"]
 
 _REF = re.compile(r"^([a-z0-9][a-z0-9_-]*)://(.*)/([^/\s]+)$")
 
@@ -131,3 +131,18 @@ class LogLine:
 
     def __str__(self) -> str:
         return f"[{self.node_rank}] {self.text}"
+
+
+@frozen(kw_only=True)
+class ExecResult:
+    """What a command in a node said, and its exit code (128 + n after signal n, as in a shell)."""
+
+    exit_code: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+    node_rank: int = 0
+
+    @property
+    def text(self) -> str:
+        r"""Standard output as text; bytes that are not UTF-8 are shown as `\xNN`."""
+        return self.stdout.decode("utf-8", "backslashreplace")

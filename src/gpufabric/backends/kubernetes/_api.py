@@ -8,8 +8,11 @@ The client's typed models cost a second and 66 MB on first use, so only its conf
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
+import base64
+import hashlib
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -29,9 +32,18 @@ from gpufabric.errors import (
 )
 
 if TYPE_CHECKING:
+    import socket
+
     from kubernetes.client import ApiClient
 
-__all__ = ["Api", "ExpiredError", "Json", "contexts", "in_cluster_namespace"]
+__all__ = [
+    "Api",
+    "ExpiredError",
+    "Json",
+    "UpgradeRefusedError",
+    "contexts",
+    "in_cluster_namespace",
+]
 
 Json = dict[str, Any]
 Query = Mapping[str, str | Sequence[str]]
@@ -39,6 +51,13 @@ Query = Mapping[str, str | Sequence[str]]
 _log = logging.getLogger(__name__)
 _PAGE = 500
 _CONNECT_S = 10.0
+_WORDS = 4096
+# https://www.rfc-editor.org/rfc/rfc6455#section-1.3
+_WEBSOCKET = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+class UpgradeRefusedError(BackendError):
+    """A websocket, or its protocol, is not spoken by the server or by something before it."""
 
 
 class ExpiredError(TransientError):
@@ -207,6 +226,45 @@ class Api:
         finally:
             response.close()
 
+    def upgrade(
+        self, path: str, query: Query | None, protocols: Sequence[str]
+    ) -> "tuple[socket.socket, bytes, str]":
+        """Opens a websocket with the credentials, CA and proxy of every other request.
+
+        Gives its connection, what the server has sent on it already, and the subprotocol that it
+        chose. Raises `UpgradeRefusedError` where something does not speak it.
+        """
+        key = base64.b64encode(os.urandom(16)).decode()
+        headers = {
+            "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": key, "Sec-WebSocket-Protocol": ", ".join(protocols),
+        }  # fmt: skip
+        operation = f"GET {path}"
+        response = self._send(
+            "GET", path, query=query, headers=headers, timeout=(_CONNECT_S, self._timeout_s)
+        )
+        if response.status != 101:
+            data = cast("bytes", response.read(_WORDS))
+            response.close()
+            if response.status >= 400 and data.lstrip().startswith(b"{"):
+                self._refused(operation, response.status, data, response.headers)
+            raise UpgradeRefusedError(
+                f"no websocket ({', '.join(protocols)}): the API server, or a proxy before it,"
+                f" answered {response.status} {data[:200].decode('utf-8', 'replace').strip()}",
+                backend=self.backend, operation=operation,
+            )  # fmt: skip
+        chosen = str(response.headers.get("Sec-WebSocket-Protocol") or "")
+        proof = hashlib.sha1(f"{key}{_WEBSOCKET}".encode(), usedforsecurity=False).digest()
+        accepted = response.headers.get("Sec-WebSocket-Accept") == base64.b64encode(proof).decode()
+        if not accepted or chosen not in protocols:
+            response.close()
+            raise UpgradeRefusedError(
+                f"a websocket was opened with protocol {chosen!r}, not {', '.join(protocols)};"
+                " is this the API server's address?",
+                backend=self.backend, operation=operation,
+            )  # fmt: skip
+        return (*_taken(response), chosen)
+
     # ---- inside
 
     def _opened(self) -> "ApiClient":
@@ -271,12 +329,13 @@ class Api:
         query: Query | None = None,
         body: object = None,
         content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
         timeout: tuple[float, float | None],
     ) -> Any:
         import urllib3
 
         client = self._opened()
-        headers = {"Accept": "application/json, */*", "User-Agent": "gpufabric"}
+        headers = {"Accept": "application/json, */*", "User-Agent": "gpufabric", **(headers or {})}
         self._authorize(client, headers)
         data: bytes | None = None
         if body is not None:
@@ -355,7 +414,8 @@ def error_of(  # noqa: PLR0911, PLR0913  # one return a kind of answer
         )  # fmt: skip
     if code == 403 and "exceeded quota" in lowered:
         return QuotaError(message, backend=backend, operation=operation)
-    if "violates podsecurity" in lowered or "denied the request" in lowered:
+    # a policy in the cluster says "denied request", a webhook "denied the request"
+    if any(w in lowered for w in ("violates podsecurity", "denied the request", "denied request")):
         return BackendError(
             f"admission refused it: {message}", backend=backend, operation=operation,
             remedy=Remedy.FIX_SETUP,
@@ -378,6 +438,22 @@ def error_of(  # noqa: PLR0911, PLR0913  # one return a kind of answer
         f"{code} {reason} {message}".strip(), backend=backend, operation=operation,
         remedy=Remedy.FIX_REQUEST,
     )  # fmt: skip
+
+
+def _taken(response: Any) -> "tuple[socket.socket, bytes]":
+    """The connection of an answer that is not HTTP any more, and what was read of it too far."""
+    import ssl
+
+    connection, answer = response.connection, response._original_response  # noqa: SLF001
+    sock = cast("socket.socket", connection.sock)
+    sock.setblocking(False)
+    try:
+        ahead = bytes(answer.fp.peek())
+    except ssl.SSLWantReadError:
+        ahead = b""
+    connection.sock = None  # it is the caller's now
+    answer.close()
+    return sock, ahead
 
 
 def _abort(response: Any) -> None:
