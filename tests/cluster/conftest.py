@@ -3,8 +3,10 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # gfcluster is a tool beside the tests, no package
+# Tools beside the tests, no packages.
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "kubernetes")]
 
-from gfcluster.fixture import cluster, limited_user, namespace, own_cluster
+from gfcluster.fixture import cluster, limited_user, namespace, own_cluster  # noqa: E402  # after the path
+from given import backend, make  # noqa: E402  # after the path
 
-__all__ = ["cluster", "limited_user", "namespace", "own_cluster"]
+__all__ = ["backend", "cluster", "limited_user", "make", "namespace", "own_cluster"]
