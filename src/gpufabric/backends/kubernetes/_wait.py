@@ -42,7 +42,12 @@ _SCALING = {"TriggeredScaleUp", "Nominated", "NominatedNode"}
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"}
 _NEVER = {"InvalidImageName", "ErrImageNeverPull"}
 _CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
-_TROUBLE = re.compile(r"exceeded quota|violates PodSecurity|denied the request|forbidden")
+# What a controller says of objects that it cannot make: the Job's, and JobSet's own two.
+# https://github.com/kubernetes-sigs/jobset/blob/v0.11.0/pkg/constants/constants.go
+_REFUSED = {"FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed"}
+_TROUBLE = re.compile(
+    r"exceeded quota|violates PodSecurity|denied (the )?request|forbidden|is invalid"
+)
 
 
 @frozen(kw_only=True)
@@ -157,11 +162,12 @@ class Waiting:
             if scaling:
                 return Why(kind="scaling up", words=str(scaling[-1].get("message")))
             return why
-        job = str(((found.job or {}).get("metadata") or {}).get("name"))
-        for event in reversed(self._events("Job")):
+        maker = found.job or found.owner  # without a Job it is the JobSet that cannot make it
+        name = str(maker["metadata"]["name"])
+        for event in reversed(self._events("Job" if found.job else found.kind)):
             words = str(event.get("message") or "")
-            mine = (event.get("involvedObject") or {}).get("name") == job
-            if mine and event.get("reason") == "FailedCreate":
+            mine = (event.get("involvedObject") or {}).get("name") == name
+            if mine and event.get("reason") in _REFUSED:
                 return Why(kind=why.kind, words=words, final=bool(_TROUBLE.search(words)))
         return why
 
