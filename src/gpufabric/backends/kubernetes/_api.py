@@ -1,7 +1,7 @@
-"""The only file that imports the Kubernetes client: plain JSON in and out, errors made ours.
+"""The only file that speaks HTTP: plain JSON in and out, errors made ours.
 
-The client's typed models cost a second and 66 MB on first use, so only its configuration
-(kubeconfig, exec plug-ins, in-cluster, proxies) and its connection pool are used.
+`urllib3` and the kubeconfig are all that it takes. The official client costs a second and 66 MB,
+and its login goes on as nobody where a plug-in fails; docs/decisions/0005-kubernetes-login.md.
 """
 
 # The API server's objects are plain JSON, whose parts have no types of their own.
@@ -13,35 +13,42 @@ import hashlib
 import json
 import logging
 import os
+import re
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
-from urllib.parse import quote, urlencode
+from pathlib import Path
+from typing import Any, NoReturn, cast
+from urllib.parse import quote, urlencode, urlsplit
 
+from gpufabric.backends.kubernetes._errors import ExpiredError, error_of, no_answer
+from gpufabric.backends.kubernetes._kubeconfig import Chosen, load_kubeconfig
+from gpufabric.backends.kubernetes._login import (
+    Credential,
+    Login,
+    credential_of,
+    pod_credential,
+)
+from gpufabric.backends.kubernetes._streams import Stream
+from gpufabric.backends.kubernetes._target import Target, pod_target, target_of, tls_context
+from gpufabric.config import environment
 from gpufabric.errors import (
     BackendError,
     ConfigError,
-    ConflictError,
     CredentialsError,
     GpuFabricError,
     MissingExtraError,
-    NotFoundError,
-    QuotaError,
-    Remedy,
     TransientError,
 )
 
-if TYPE_CHECKING:
-    import socket
-
-    from kubernetes.client import ApiClient
-
 __all__ = [
+    "IN_CLUSTER",
     "Api",
     "ExpiredError",
     "Json",
     "UpgradeRefusedError",
     "contexts",
+    "error_of",
     "in_cluster_namespace",
 ]
 
@@ -51,6 +58,20 @@ Query = Mapping[str, str | Sequence[str]]
 _log = logging.getLogger(__name__)
 _PAGE = 500
 _CONNECT_S = 10.0
+IN_CLUSTER = "in-cluster"
+"""The context that stands for the cluster around this process."""
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where the kubelet keeps a pod's token, CA and namespace."""
+#: What a plug-in needs of the environment where it is not trusted.
+_PLUGIN_ENV = ("HOME", "LANG", "PATH", "TMPDIR")
+_TITLE = re.compile(rb"(?is)<title[^>]*>(.*?)</title>")
+#: A proxy or load balancer forgets quiet connections; client-go asks as often.
+_KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 30),
+]
 _WORDS = 4096
 # https://www.rfc-editor.org/rfc/rfc6455#section-1.3
 _WEBSOCKET = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -60,51 +81,34 @@ class UpgradeRefusedError(BackendError):
     """A websocket, or its protocol, is not spoken by the server or by something before it."""
 
 
-class ExpiredError(TransientError):
-    """The version asked for is too old (410): list again."""
-
-
-def _sdk() -> Any:
+def _urllib3() -> Any:
     try:
-        import kubernetes
+        import urllib3
     except ImportError as exc:
-        if (exc.name or "").partition(".")[0] != "kubernetes":
+        if (exc.name or "").partition(".")[0] != "urllib3":
             raise
         raise MissingExtraError("the kubernetes backend", extra="kubernetes") from exc
-    return kubernetes
+    return urllib3
 
 
-def contexts(kubeconfig: str | None = None) -> tuple[dict[str, str], str | None]:
+def contexts(
+    kubeconfig: str | None = None, *, trust_env: bool = True
+) -> tuple[dict[str, str], str | None]:
     """The contexts of a kubeconfig with the namespace of each, and the current one's name.
 
     Raises `ConfigError` where the file cannot be read; gives nothing where there is none.
     """
-    _sdk()
-    from kubernetes.config import ConfigException, list_kube_config_contexts
-
-    try:
-        found, current = list_kube_config_contexts(config_file=kubeconfig)
-    except ConfigException as exc:
-        if "No configuration found" in str(exc) or "not found" in str(exc).lower():
-            return {}, None
-        raise ConfigError(f"kubeconfig {kubeconfig or '(default)'}: {exc}") from exc
-    except Exception as exc:  # a broken YAML file raises the parser's own errors
-        raise ConfigError(f"kubeconfig {kubeconfig or '(default)'} cannot be read: {exc}") from exc
-    listed = cast("list[Json]", found)
-    spaces = {
-        str(one["name"]): str((one.get("context") or {}).get("namespace") or "default")
-        for one in listed
-    }
-    return spaces, str(cast("Json", current)["name"]) if current else None
+    config = load_kubeconfig(kubeconfig, trust_env=trust_env)
+    if config is None:
+        return {}, None
+    spaces = {name: part.text("namespace") or "default" for name, part in config.contexts.items()}
+    return spaces, config.current
 
 
-def in_cluster_namespace() -> str | None:
+def in_cluster_namespace(account: Path = ACCOUNT) -> str | None:
     """The namespace of the pod that this process runs in; None outside a cluster."""
-    from pathlib import Path
-
-    folder = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     try:
-        return (folder / "namespace").read_text(encoding="utf-8").strip()
+        return (account / "namespace").read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
 
@@ -112,28 +116,49 @@ def in_cluster_namespace() -> str | None:
 class Api:
     """Requests to one API server as one user. Safe to use from several threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # which server, as whom; by keyword
         self,
         *,
         backend: str,
         context: str | None = None,
         kubeconfig: str | None = None,
         timeout_s: float = 30.0,
+        trust_env: bool = True,
+        login_timeout_s: float = 60.0,
+        account: Path = ACCOUNT,
     ) -> None:
         """Reads nothing yet; the configuration is loaded on the first request."""
         self.backend = backend
         self._context = context
         self._kubeconfig = kubeconfig
         self._timeout_s = timeout_s
-        self._client: ApiClient | None = None
+        self._trust_env = trust_env
+        self._login_timeout_s = login_timeout_s
+        self._account = account
+        self._way: _Way | None = None
         self._lock = threading.Lock()
+
+    def place(self) -> tuple[str, str]:
+        """The context, or `IN_CLUSTER`, and its namespace. Raises `ConfigError`."""
+        chosen = self._chosen()
+        if chosen is None:
+            return IN_CLUSTER, in_cluster_namespace(self._account) or "default"
+        return chosen.context, chosen.namespace
+
+    def target(self) -> Target:
+        """The server and how it is reached."""
+        return self._opened().target
+
+    def credential(self) -> Credential:
+        """What requests are made with now. Raises `ConfigError` or `CredentialsError`."""
+        return self._opened().login.current()
 
     def close(self) -> None:
         """Closes every connection of the pool."""
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.rest_client.pool_manager.clear()
+            way, self._way = self._way, None
+        if way is not None:
+            way.close()
 
     # ---- requests
 
@@ -176,17 +201,12 @@ class Api:
             self._lost(operation, exc)
         finally:
             response.release_conn()
-        if response.status >= 400:
+        if response.status >= 300 or _is_page(response):
             self._refused(operation, response.status, data, response.headers)
         try:
             return cast("Json", json.loads(data)) if data else {}
         except ValueError:
-            raise BackendError(
-                f"answered with {response.headers.get('Content-Type')} instead of JSON:"
-                f" {data[:80]!r}; is this the API server's address?",
-                backend=self.backend,
-                operation=operation,
-            ) from None
+            raise self._stranger(operation, response.status, data, response.headers) from None
 
     def lines(
         self,
@@ -203,7 +223,7 @@ class Api:
         """
         operation = f"GET {path}"
         response = self._send("GET", path, query=query, timeout=(_CONNECT_S, read_timeout_s))
-        if response.status >= 400:
+        if response.status >= 300 or _is_page(response):
             data = cast("bytes", response.read())
             response.release_conn()
             self._refused(operation, response.status, data, response.headers)
@@ -225,6 +245,27 @@ class Api:
             self._lost(operation, exc)
         finally:
             response.close()
+
+    def open(self, path: str, query: Query | None = None) -> Stream:
+        """Sends a GET whose answer is read as it comes, without blocking, by a `Loop`.
+
+        Raises what keeps it from being sent; the stream tells what the answer means.
+        """
+        way = self._opened()
+        try:
+            connection = way.send(_url(way.target, path, query), way.login.current())
+        except Exception as exc:  # noqa: BLE001  # urllib3's, ssl's and the socket's errors
+            self._lost(f"GET {path}", exc)
+        return Stream(_Open(self, f"GET {path}", connection))
+
+    def refusal(
+        self, operation: str, code: int, data: bytes, headers: Mapping[str, str]
+    ) -> GpuFabricError:
+        """The error that a refused request means."""
+        try:
+            self._refused(operation, code, data, headers)
+        except GpuFabricError as exc:
+            return exc
 
     def upgrade(
         self, path: str, query: Query | None, protocols: Sequence[str]
@@ -267,59 +308,71 @@ class Api:
 
     # ---- inside
 
-    def _opened(self) -> "ApiClient":
+    def _opened(self) -> "_Way":
         with self._lock:
-            if self._client is None:
-                self._client = self._load()
-            return self._client
+            if self._way is None:
+                self._way = self._load()
+            return self._way
 
-    def _load(self) -> "ApiClient":
-        _sdk()
-        from kubernetes.client import ApiClient, Configuration
-        from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+    def _chosen(self) -> Chosen | None:
+        """The context that is meant; None for the cluster that this process runs in.
 
-        configuration = cast("Configuration", type.__call__(Configuration))
-        configuration.retries = False  # tenacity alone decides what is tried again
-        configuration.connection_pool_maxsize = 64
-        try:
-            if self._context is None and self._kubeconfig is None and in_cluster_namespace():
-                load_incluster_config(client_configuration=configuration)
-            else:
-                load_kube_config(
-                    config_file=self._kubeconfig,
-                    context=self._context,
-                    client_configuration=configuration,
-                    persist_config=False,
-                )
-        except ConfigException as exc:
+        As with kubectl, a kubeconfig comes before the cluster around this process.
+        """
+        named = self._kubeconfig is not None
+        if self._context == IN_CLUSTER and not named:
+            return None
+        if not named and not self._trust_env:
             raise ConfigError(
-                f"{self.backend}: {exc} (context {self._context or 'current'},"
-                f" kubeconfig {self._kubeconfig or 'default'})"
-            ) from exc
-        except Exception as exc:
-            raise CredentialsError(
-                f"the kubeconfig's user cannot be made ready: {exc}",
-                backend=self.backend,
-                operation="login",
-            ) from exc
-        return ApiClient(configuration=configuration)
-
-    def _url(self, client: "ApiClient", path: str, query: Query | None) -> str:
-        pairs = [
-            (name, item)
-            for name, value in (query or {}).items()
-            for item in ([value] if isinstance(value, str) else value)
-        ]
-        text = urlencode(pairs, quote_via=quote)
-        return f"{client.configuration.host}{path}{'?' if text else ''}{text}"
-
-    def _authorize(self, client: "ApiClient", headers: dict[str, str]) -> None:
+                f"{self.backend}: with trust_env=False no kubeconfig is looked for: name one in"
+                f" kubeconfig=, or the cluster around this process with context={IN_CLUSTER!r}"
+            )
+        config = load_kubeconfig(self._kubeconfig, trust_env=self._trust_env)
+        inside = in_cluster_namespace(self._account) is not None
+        if config is None or not config.contexts:
+            if inside and self._context is None and not named:
+                return None
+            if config is None:
+                raise ConfigError(
+                    f"{self.backend}: there is no kubeconfig: neither where KUBECONFIG says, nor"
+                    " ~/.kube/config; and this process runs in no cluster"
+                )
         try:
-            client.update_params_for_auth(headers, [], ["BearerToken"], "", "", None)
-        except Exception as exc:
-            raise CredentialsError(
-                f"the token could not be renewed: {exc}", backend=self.backend, operation="login"
-            ) from exc
+            return config.choose(self._context)
+        except ConfigError as exc:
+            raise ConfigError(f"{self.backend}: {exc}") from exc
+
+    def _load(self) -> "_Way":
+        _urllib3()
+        seen = environment()
+        trusted = environment(trust_env=self._trust_env)
+        chosen = self._chosen()
+        if chosen is None:
+            token = self._account / "token"
+            return _Way(pod_target(self._account, seen), Login(lambda: pod_credential(token)))
+        first: list[Chosen] = [chosen]
+        program = trusted or {name: seen[name] for name in _PLUGIN_ENV if name in seen}
+
+        def obtain() -> Credential:
+            user = first.pop() if first else self._chosen_again(chosen)
+            return credential_of(
+                user, program, backend=self.backend, timeout_s=self._login_timeout_s
+            )
+
+        return _Way(target_of(chosen, trusted), Login(obtain))
+
+    def _chosen_again(self, chosen: Chosen) -> Chosen:
+        """The context as the kubeconfig has it now: its owner may have logged in again."""
+        try:
+            now = self._chosen()
+        except ConfigError:  # it was removed meanwhile
+            return chosen
+        if now is None or now.cluster.text("server") != chosen.cluster.text("server"):
+            raise ConfigError(
+                f"{self.backend}: the kubeconfig's context {chosen.context!r} is now of another"
+                " server: make a new backend"
+            )
+        return now
 
     def _send(  # noqa: PLR0913  # the parts of a request, by keyword
         self,
@@ -332,55 +385,44 @@ class Api:
         headers: Mapping[str, str] | None = None,
         timeout: tuple[float, float | None],
     ) -> Any:
-        import urllib3
-
-        client = self._opened()
-        headers = {"Accept": "application/json, */*", "User-Agent": "gpufabric", **(headers or {})}
-        self._authorize(client, headers)
+        sent = {"Accept": "application/json, */*", "User-Agent": "gpufabric", **(headers or {})}
         data: bytes | None = None
         if body is not None:
-            headers["Content-Type"] = content_type
+            sent["Content-Type"] = content_type
             data = json.dumps(body, separators=(",", ":")).encode()
+        way = self._opened()
+        credential = way.login.current()
+        url = _url(way.target, path, query)
         try:
-            return client.rest_client.pool_manager.request(
-                method,
-                self._url(client, path, query),
-                body=data,
-                headers=headers,
-                timeout=urllib3.Timeout(connect=timeout[0], read=timeout[1]),
-                preload_content=False,
-                retries=False,
-                redirect=False,
-            )
+            response = way.request(method, url, credential, sent, data, timeout)
+            if response.status == 401:
+                renewed = self._renewed(way, credential, response)
+                if renewed is not None:
+                    response.drain_conn()
+                    response = way.request(method, url, renewed, sent, data, timeout)
         except Exception as exc:  # noqa: BLE001  # urllib3's, ssl's and the socket's errors
             self._lost(f"{method} {path}", exc)
+        return response
+
+    def _renewed(self, way: "_Way", rejected: Credential, response: Any) -> Credential | None:
+        try:
+            return way.login.renewed(rejected)
+        except BaseException:
+            response.close()
+            raise
 
     def _lost(self, operation: str, exc: Exception) -> NoReturn:
-        import ssl
-
-        import urllib3
-
-        if isinstance(exc, GpuFabricError):
-            raise exc
-        cause: BaseException | None = exc
-        while cause is not None:
-            if isinstance(cause, ssl.SSLError):
-                raise CredentialsError(
-                    f"TLS with the API server failed: {cause}. Check the CA and the client"
-                    " certificate in the kubeconfig; verification is never turned off",
-                    backend=self.backend,
-                    operation=operation,
-                ) from exc
-            cause = cause.__cause__ or cause.__context__
-        if not isinstance(exc, urllib3.exceptions.HTTPError | OSError):
-            raise exc
-        raise TransientError(
-            f"no answer from the API server: {exc}", backend=self.backend, operation=operation
-        ) from exc
+        way = self._opened()
+        no_answer(
+            exc, backend=self.backend, operation=operation, target=way.target,
+            again=way.login.again,
+        )  # fmt: skip
 
     def _refused(
         self, operation: str, code: int, data: bytes, headers: Mapping[str, str]
     ) -> NoReturn:
+        if code < 400 or "html" in str(headers.get("Content-Type") or "").lower():
+            raise self._stranger(operation, code, data, headers)
         try:
             status = cast("Json", json.loads(data))
             message = str(status.get("message") or data[:300].decode("utf-8", "replace"))
@@ -389,55 +431,165 @@ class Api:
             message, reason = data[:300].decode("utf-8", "replace").strip(), ""
         raise error_of(
             code, reason, message, backend=self.backend, operation=operation,
-            retry_after=headers.get("Retry-After"),
+            retry_after=headers.get("Retry-After"), again=self._opened().login.again,
         )  # fmt: skip
 
+    def _stranger(
+        self, operation: str, code: int, data: bytes, headers: Mapping[str, str]
+    ) -> BackendError:
+        """The error of an answer that no API server gives."""
+        server = self._opened().target.server
+        kind = str(headers.get("Content-Type") or "no content type").partition(";")[0]
+        title = _TITLE.search(data)
+        named = f" titled {title[1].decode('utf-8', 'replace').strip()[:80]!r}" if title else ""
+        told = f"answered {code} with {kind}{named} instead of JSON"
+        elsewhere = urlsplit(str(headers.get("Location") or "")).hostname
+        if 300 <= code < 400:
+            told = f"answered {code}, a redirect to {elsewhere or 'another path'}"
+        words = (
+            f"{server} {told}: something else than an API server speaks there, such as the login"
+            " page of a proxy. Check `server` and the proxy settings of the kubeconfig"
+        )
+        if code in {502, 503, 504}:
+            return TransientError(words, backend=self.backend, operation=operation)
+        if code == 401:
+            return CredentialsError(words, backend=self.backend, operation=operation)
+        return BackendError(words, backend=self.backend, operation=operation)
 
-def error_of(  # noqa: PLR0911, PLR0913  # one return a kind of answer
-    code: int,
-    reason: str,
-    message: str,
-    *,
-    backend: str,
-    operation: str,
-    retry_after: str | None = None,
-) -> BackendError:
-    """The error that an API server's answer means, with the server's own words.
 
-    Codes and reasons: k8s.io/apimachinery/pkg/apis/meta/v1, StatusReason.
-    """
-    lowered = message.lower()
-    if code == 401:
-        return CredentialsError(
-            f"the API server does not accept the credentials ({message}): log in again",
-            backend=backend, operation=operation,
+class _Open:
+    """The connection of one `Stream`, and what its answers mean."""
+
+    def __init__(self, api: Api, operation: str, connection: Any) -> None:
+        self.sock: socket.socket = connection.sock
+        self._api = api
+        self._operation = operation
+        self._connection = connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def refused(self, status: int, data: bytes, headers: Mapping[str, str]) -> GpuFabricError:
+        return self._api.refusal(self._operation, status, data, headers)
+
+    def lost(self, why: str) -> GpuFabricError:
+        return TransientError(
+            f"the answer broke off: {why}", backend=self._api.backend, operation=self._operation
+        )
+
+
+class _Way:
+    """One server, who asks it, and the connections that there are."""
+
+    def __init__(self, target: Target, login: Login) -> None:
+        self.target = target
+        self.login = login
+        self._pool: Any = None
+        self._pair = ("", "")
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.clear()
+
+    def request(  # noqa: PLR0913, PLR0917  # one caller
+        self,
+        method: str,
+        url: str,
+        credential: Credential,
+        headers: Mapping[str, str],
+        data: bytes | None,
+        timeout: tuple[float, float | None],
+    ) -> Any:
+        urllib3 = _urllib3()
+        sent = urllib3.HTTPHeaderDict(headers)
+        for name, value in credential.headers:
+            sent.add(name, value)
+        return self._pool_for(credential).request(
+            method, url, body=data, headers=sent,
+            timeout=urllib3.Timeout(connect=timeout[0], read=timeout[1]),
+            preload_content=False, retries=False, redirect=False,
         )  # fmt: skip
-    if code == 403 and "exceeded quota" in lowered:
-        return QuotaError(message, backend=backend, operation=operation)
-    # a policy in the cluster says "denied request", a webhook "denied the request"
-    if any(w in lowered for w in ("violates podsecurity", "denied the request", "denied request")):
-        return BackendError(
-            f"admission refused it: {message}", backend=backend, operation=operation,
-            remedy=Remedy.FIX_SETUP,
-        )  # fmt: skip
-    if code == 403:
-        return CredentialsError(
-            f"not allowed: {message}. check() lists every missing permission",
-            backend=backend, operation=operation,
-        )  # fmt: skip
-    if code == 404:
-        return NotFoundError(message, backend=backend, operation=operation)
-    if code == 409:
-        return ConflictError(f"{message} ({reason})", backend=backend, operation=operation)
-    if code == 410 or reason in {"Expired", "Gone"}:
-        return ExpiredError(message, backend=backend, operation=operation)
-    if code in {408, 425, 429, 500, 502, 503, 504}:
-        hint = f" (asks to wait {retry_after} s)" if retry_after else ""
-        return TransientError(f"{code} {message}{hint}", backend=backend, operation=operation)
-    return BackendError(
-        f"{code} {reason} {message}".strip(), backend=backend, operation=operation,
-        remedy=Remedy.FIX_REQUEST,
-    )  # fmt: skip
+
+    def send(self, url: str, credential: Credential) -> Any:
+        """A connection of its own, on which a GET was sent and nothing read."""
+        manager = self._pool_for(credential)
+        pool = manager.connection_from_url(url)
+        connection = pool._new_conn()  # noqa: SLF001  # urllib3 has no other way to one alone
+        connection.timeout = _CONNECT_S
+        parts = urlsplit(url)
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        headers = [("Accept", "application/json, */*"), ("User-Agent", "gpufabric")]
+        try:
+            if self.target.proxy is None or manager.proxy is None:
+                connection.connect()
+            elif parts.scheme == "https":
+                pool._prepare_proxy(connection)  # noqa: SLF001  # as its own requests do
+            else:
+                connection.connect()
+                path, headers = url, [*headers, *(manager.proxy_headers or {}).items()]
+            connection.putrequest("GET", path)
+            for name, value in (*headers, *credential.headers):
+                connection.putheader(name, value)
+            connection.endheaders()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _pool_for(self, credential: Credential) -> Any:
+        """The connections made with this client certificate: a new one opens new connections."""
+        pair = (credential.certificate, credential.key)
+        with self._lock:
+            if self._pool is None or self._pair != pair:
+                old, self._pool, self._pair = self._pool, _pool(self.target, credential), pair
+                if old is not None:
+                    old.clear()
+            return self._pool
+
+
+def _pool(target: Target, credential: Credential) -> Any:
+    urllib3 = _urllib3()
+    given: dict[str, Any] = {
+        "maxsize": 64,
+        "ssl_context": tls_context(target, credential),
+        "socket_options": _KEEPALIVE,
+    }
+    if target.server_name:
+        given["server_hostname"] = target.server_name
+    proxy = target.proxy
+    if proxy is None:
+        return urllib3.PoolManager(**given)
+    if proxy.url.startswith("socks"):
+        try:
+            from urllib3.contrib.socks import SOCKSProxyManager
+        except ImportError as exc:
+            raise ConfigError(f"the proxy {proxy.url} needs: pip install 'urllib3[socks]'") from exc
+        return SOCKSProxyManager(
+            proxy.url, username=proxy.user or None, password=proxy.password or None, **given
+        )
+    told = (
+        urllib3.make_headers(proxy_basic_auth=f"{proxy.user}:{proxy.password}")
+        if proxy.user
+        else None
+    )
+    return urllib3.ProxyManager(proxy.url, proxy_headers=told, **given)
+
+
+def _url(target: Target, path: str, query: Query | None) -> str:
+    pairs = [
+        (name, item)
+        for name, value in (query or {}).items()
+        for item in ([value] if isinstance(value, str) else value)
+    ]
+    text = urlencode(pairs, quote_via=quote)
+    return f"{target.server}{path}{'?' if text else ''}{text}"
+
+
+def _is_page(response: Any) -> bool:
+    return "html" in str(response.headers.get("Content-Type") or "").lower()
 
 
 def _taken(response: Any) -> "tuple[socket.socket, bytes]":

@@ -5,9 +5,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import datetime as dt
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
 from gpufabric._frozen import FrozenDict, evolve, freeze
@@ -15,6 +13,7 @@ from gpufabric.backends.base import Capability, CheckReport, Site
 from gpufabric.backends.kubernetes import _logs
 from gpufabric.backends.kubernetes._api import Api, Json, contexts, in_cluster_namespace
 from gpufabric.backends.kubernetes._apply import Launch, again, remove
+from gpufabric.backends.kubernetes._live import Node, NodeCommand, NodeConnection
 from gpufabric.backends.kubernetes._manifest import (
     CANCELLED,
     CONTAINER,
@@ -37,9 +36,8 @@ from gpufabric.backends.kubernetes.discover import read_site
 from gpufabric.backends.kubernetes.offers import make_offers
 from gpufabric.backends.kubernetes.plan import make_plan
 from gpufabric.catalog.index import Catalog
-from gpufabric.config import Settings, environment
+from gpufabric.config import Settings
 from gpufabric.errors import (
-    ConfigError,
     GpuFabricError,
     NotFoundError,
     Problem,
@@ -59,7 +57,8 @@ class Kubernetes:
     """Runs gangs in one namespace of one cluster.
 
     Args:
-        context: of the kubeconfig; the current one, or the cluster that this process runs in.
+        context: of the kubeconfig; the current one, or the cluster that this process runs in,
+            which `in-cluster` asks for by name.
         namespace: the context's own by default.
         kubeconfig: a file; KUBECONFIG and ~/.kube/config by default.
         name: what offers and errors say; `kubernetes`, or `kubernetes:<context>` with a context.
@@ -70,7 +69,13 @@ class Kubernetes:
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {Capability.LAUNCH, Capability.FOLLOW_LOGS, Capability.RESTARTS}
+        {
+            Capability.LAUNCH,
+            Capability.FOLLOW_LOGS,
+            Capability.RESTARTS,
+            Capability.EXEC,
+            Capability.PORT_FORWARD,
+        }
     )
 
     def __init__(  # noqa: PLR0913, PLR0917  # settings of one place, all optional
@@ -95,7 +100,10 @@ class Kubernetes:
         self._image = image
         self._catalog = catalog
         self._place: tuple[str, str] | None = None
-        self._api = Api(backend=self._name, context=context, kubeconfig=kubeconfig)
+        self._api = Api(
+            backend=self._name, context=context, kubeconfig=kubeconfig,
+            trust_env=self._settings.trust_env,
+        )  # fmt: skip
         self._jobsets: bool | None = None
 
     @classmethod
@@ -106,8 +114,6 @@ class Kubernetes:
         """
         if not settings.trust_env:
             return ()
-        if not in_cluster_namespace() and not _has_kubeconfig():
-            return ()  # nothing is configured, so the client need not be there
         names, _ = contexts()
         if not names and in_cluster_namespace():
             return (cls(settings=settings),)
@@ -117,8 +123,6 @@ class Kubernetes:
     def from_ref(cls, ref: JobRef, settings: Settings) -> "Kubernetes":
         """The backend of a job's context and namespace."""
         context, namespace = _split(ref)
-        if context == _IN_CLUSTER:
-            return cls(namespace=namespace, settings=settings)
         return cls(context, namespace, settings=settings)
 
     def owns(self, ref: JobRef) -> bool:
@@ -133,19 +137,8 @@ class Kubernetes:
     def _where(self) -> tuple[str, str]:
         """Context and namespace, as every ref of a job has them."""
         if self._place is None:
-            if self._context is None and self._kubeconfig is None and in_cluster_namespace():
-                space = self._namespace or in_cluster_namespace() or "default"
-                self._place = (_IN_CLUSTER, space)
-            else:
-                spaces, current = contexts(self._kubeconfig)
-                context = self._context or current
-                if context is None or context not in spaces:
-                    known = ", ".join(spaces) or "none"
-                    raise ConfigError(
-                        f"{self._name}: no context {context or 'is current'} in the kubeconfig"
-                        f" (there are: {known})"
-                    )
-                self._place = (context, self._namespace or spaces[context])
+            context, space = self._api.place()
+            self._place = (context, self._namespace or space)
         return self._place
 
     def _has_jobsets(self) -> bool:
@@ -282,6 +275,16 @@ class Kubernetes:
             if since is None or line.time is None or line.time >= since:
                 yield line
 
+    def exec(
+        self, ref: JobRef, command: Sequence[str], *, node_rank: int = 0, stdin: bool = False
+    ) -> NodeCommand:
+        """Starts a command in a node's container. See `Live`."""
+        return NodeCommand(self._node(ref, node_rank), command, stdin=stdin)
+
+    def connect(self, ref: JobRef, port: int, *, node_rank: int = 0) -> NodeConnection:
+        """Opens a connection to a port of a node's pod. See `Live`."""
+        return NodeConnection(self._node(ref, node_rank), port)
+
     def jobs(self) -> Iterable[JobRef]:
         """Every job of ours in the namespace, by name."""
         context, namespace = self._where()
@@ -305,6 +308,10 @@ class Kubernetes:
 
     # ---- inside
 
+    def _node(self, ref: JobRef, node_rank: int) -> Node:
+        found, (_, namespace) = self._found(ref, "exec"), self._at(ref)
+        return Node(self._api, namespace, ref=ref, found=found, node_rank=node_rank)
+
     def _listed(self, path: str) -> list[Json]:
         return again(lambda: list(self._api.items(path, {"labelSelector": JOB_LABEL})))
 
@@ -326,14 +333,6 @@ class Kubernetes:
                 backend=self._name, operation=operation,
             )  # fmt: skip
         return found
-
-
-_IN_CLUSTER = "in-cluster"
-
-
-def _has_kubeconfig() -> bool:
-    files = environment().get("KUBECONFIG") or "~/.kube/config"
-    return any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
 
 
 def _split(ref: JobRef) -> tuple[str, str]:
