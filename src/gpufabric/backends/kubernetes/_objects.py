@@ -30,6 +30,8 @@ _PLURALS = {
     "Service": "services",
     "Pod": "pods",
     "ResourceClaimTemplate": "resourceclaimtemplates",
+    "ComputeDomain": "computedomains",
+    "PodGroup": "podgroups",
     "Workload": "workloads",
 }
 JOBSET_VERSION = "jobset.x-k8s.io/v1alpha2"

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from gpufabric._frozen import FrozenDict, thaw
-from gpufabric.backends.base import Pool, Site
+from gpufabric.backends.base import Site
 from gpufabric.backends.kubernetes._api import Json
-from gpufabric.backends.kubernetes._manifest import Gang
+from gpufabric.backends.kubernetes._company import company_of, gang_items, within_writes
+from gpufabric.backends.kubernetes._gang import Gang
+from gpufabric.backends.kubernetes._manifest import owned, owner
 from gpufabric.backends.kubernetes._reading import (
     GPU_TAINTS,
     controllers,
@@ -20,6 +22,7 @@ from gpufabric.backends.kubernetes._reading import (
     queue_of,
 )
 from gpufabric.backends.kubernetes._script import CODE, RANK, start_script
+from gpufabric.backends.kubernetes._together import nearness_of
 from gpufabric.catalog.index import Catalog
 from gpufabric.catalog.rows import KubernetesRow, PlatformRow, Toleration
 from gpufabric.net.netplan import NetworkPlan
@@ -54,6 +57,8 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
     image: str | None,
     patch: Mapping[str, object],
     grace_s: float,
+    scheduler: str | None = None,
+    priority: str | None = None,
 ) -> LaunchPlan:
     """Every object that `apply` will make, as data."""
     name = object_name(task, offer, run=run)
@@ -88,8 +93,7 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
         resources=_amounts(offer, network),
         selector={**pool.labels, **(network.way.node_selector if network.way else {})},
         tolerations=tuple(_tolerations(network.way, fact, offer, platform)),
-        apart=_apart(offer, pool),
-        near=cast("str | None", fact.get("near")) if _uses_fabric(network) else None,
+        nearness=nearness_of(offer, site, catalog, network),
         way=network.way,
         volumes=task.volumes,
         ports=task.ports,
@@ -100,8 +104,10 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
         jobset=jobset,
         queue=queue_of(offer.resources, site),
         pod_patch=cast("Mapping[str, object]", thaw(patch)),
+        **company_of(offer, site, network, scheduler=scheduler, priority=priority),
     )  # fmt: skip
-    warnings = list(network.warnings)
+    gang, words = within_writes(gang)
+    warnings = [*network.warnings, *words]
     if restricted:
         warnings.append("Pod Security 'restricted': the image runs as user 1000")
     if patch:
@@ -113,7 +119,7 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
         offer=offer,
         steps=tuple(_steps(task, gang)),
         env=(*network.env, *(v for v in variables if v.name not in given)),
-        network=network.items,
+        network=(*network.items, *gang_items(gang, site)),
         warnings=tuple(warnings),
         lower_tier=offer.tier < offer.resources.network_tier,
         run=run,
@@ -124,27 +130,13 @@ def _steps(task: Task, gang: Gang) -> Iterator[Step]:
     kind = "JobSet" if gang.jobset else "Job"
     if task.workdir is not None:
         yield Step(verb="pack", kind="workdir", name=task.workdir)
-    owner = gang.owner()
-    owned = list(gang.owned())
     released = {"spec": {"suspend": False}}
-    yield Step(verb="create", kind=kind, name=gang.name, body=FrozenDict(owner))
-    for one in owned:
+    yield Step(verb="create", kind=kind, name=gang.name, body=FrozenDict(owner(gang)))
+    for one in owned(gang):
         made = str(one["metadata"]["name"])
         yield Step(verb="create", kind=str(one["kind"]), name=made, body=FrozenDict(one))
     if gang.queue is None:  # else Kueue lets it go when its turn has come
         yield Step(verb="patch", kind=kind, name=gang.name, body=FrozenDict(released))
-
-
-def _uses_fabric(network: NetworkPlan) -> bool:
-    return network.way is not None and network.way.fabric
-
-
-def _apart(offer: Offer, pool: Pool) -> bool:
-    """Whether two pods of the gang could land on one node without being told not to."""
-    if offer.num_nodes == 1:
-        return False
-    whole = pool.accelerator is not None and offer.gpus_per_node * 2 > pool.accelerator.count
-    return not whole
 
 
 def _amounts(offer: Offer, network: NetworkPlan) -> dict[str, str]:
