@@ -23,9 +23,9 @@ from gpufabric.errors import (
 __all__ = ["BusyError", "ExpiredError", "error_of", "no_answer"]
 
 _MOST_WAIT_S = 30.0
-#: How the API server words what an authorizer refuses: forbiddenMessage in
-#: k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go
-_UNAUTHORIZED = re.compile(r"\bcannot \S+ (resource|path) ")
+#: An authorizer's refusal goes on with `User "..." cannot ...`, anything else is of admission:
+#: forbiddenMessage in k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go
+_ADMISSION = re.compile(r"is forbidden: (?!User )")
 #: plugin/pkg/admission/limitranger in k8s.io/kubernetes
 _LIMIT_RANGE = re.compile(r"(minimum|maximum) \S+ usage per|max limit to request ratio per")
 
@@ -115,7 +115,7 @@ def _admission(code: int, message: str, *, backend: str, operation: str) -> Back
         words in lowered
         for words in ("violates podsecurity", "denied the request", "denied request")
     )
-    if told or (code == 403 and message and not _UNAUTHORIZED.search(message)):
+    if told or (code == 403 and _ADMISSION.search(message)):
         return BackendError(
             f"admission refused it: {message}", backend=backend, operation=operation,
             remedy=Remedy.FIX_SETUP,
