@@ -1,6 +1,6 @@
 """What every value is made of: frozen attrs classes and an immutable, hashable mapping."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import TypeVar, cast
 
 from attrs import evolve, field, frozen
@@ -42,6 +42,14 @@ class FrozenDict(Mapping[K, V_co]):
     def __contains__(self, key: object) -> bool:
         return key in self._items
 
+    def items(self) -> ItemsView[K, V_co]:
+        """Views of the dict itself: those of `Mapping` look every key up again."""
+        return self._items.items()
+
+    def values(self) -> ValuesView[V_co]:
+        """Views of the dict itself."""
+        return self._items.values()
+
     def __hash__(self) -> int:
         if self._hash is None:
             object.__setattr__(self, "_hash", hash(frozenset(self._items.items())))
@@ -70,9 +78,15 @@ class FrozenDict(Mapping[K, V_co]):
         return f"FrozenDict({self._items!r})"
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})  # most of what JSON holds, told at once
+
+
 def freeze(value: object) -> object:
     """Gives `value` with every mapping as a `FrozenDict` and every list as a tuple."""
-    if isinstance(value, Mapping):
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict or isinstance(value, Mapping):
         mapping = cast("Mapping[object, object]", value)
         return FrozenDict({key: freeze(item) for key, item in mapping.items()})
     if isinstance(value, list | tuple):
@@ -82,7 +96,10 @@ def freeze(value: object) -> object:
 
 def thaw(value: object) -> object:
     """Gives `value` with plain dicts and lists, as `json` and `yaml` want it."""
-    if isinstance(value, Mapping):
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is FrozenDict or isinstance(value, Mapping):
         mapping = cast("Mapping[object, object]", value)
         return {key: thaw(item) for key, item in mapping.items()}
     if isinstance(value, list | tuple):
