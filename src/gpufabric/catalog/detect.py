@@ -19,16 +19,21 @@ def platform_of(
 ) -> tuple[CloudCatalog, PlatformRow] | None:
     """The cloud and platform of a node; None where no row fits.
 
-    Where several fit (HyperPod is EKS too), the one that more was said of.
+    Where several fit (HyperPod is EKS too), the one that more was said of; a generic platform only
+    where no other fits.
     """
-    best: tuple[int, CloudCatalog, PlatformRow] | None = None
+    best: tuple[tuple[bool, int], CloudCatalog, PlatformRow] | None = None
     for cloud in catalog:
         for platform in cloud.platforms.values():
             if platform.kind != "kubernetes":
                 continue
-            weight = fits(platform.detect, labels, provider_id, allocatable or {})
-            if weight and (best is None or weight > best[0]):
-                best = (weight, cloud, platform)
+            weight = max(
+                fits(detect, labels, provider_id, allocatable or {})
+                for detect in (platform.detect, *platform.detect_also)
+            )
+            rank = (not platform.generic, weight)
+            if weight and (best is None or rank > best[0]):
+                best = (rank, cloud, platform)
     return None if best is None else best[1:]
 
 
@@ -37,8 +42,10 @@ def fits(
 ) -> int:
     """How much of a node's marks a row names, 0 where one does not hold or none is named."""
     weight = 0
-    for name, wanted in detect.labels.items():
-        if name not in labels or (wanted and labels[name] not in wanted.split("|")):
+    if any(_labelled(labels, *one) for one in detect.without_labels.items()):
+        return 0
+    for one in detect.labels.items():
+        if not _labelled(labels, *one):
             return 0
         weight += 2
     if detect.label_prefix is not None:
@@ -55,3 +62,7 @@ def fits(
             return 0
         weight += 1
     return weight
+
+
+def _labelled(labels: Mapping[str, str], name: str, wanted: str) -> bool:
+    return name in labels and (not wanted or labels[name] in wanted.split("|"))

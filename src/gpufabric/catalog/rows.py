@@ -122,6 +122,8 @@ class Detect(Row):
 
     labels: FrozenDict[str, str] = NONE
     """Label -> value; an empty value means that the label exists, `a|b` either value."""
+    without_labels: FrozenDict[str, str] = NONE
+    """Label -> value that the node must not have; an empty value means any, `a|b` either."""
     label_prefix: str | None = None
     provider_id_prefix: str | None = None
     allocatable: FrozenDict[str, str] = NONE
@@ -145,6 +147,12 @@ class PlatformRow(Evidence):
     gpu_taint: str | None = None
     """Taint that GPU nodes carry here by default."""
     detect: Detect = Detect()
+    detect_also: tuple[Detect, ...] = ()
+    """Other sets of marks, each of which is enough too."""
+    fabric_label: str | None = None
+    """Nodes with different values of this label share no fabric."""
+    generic: bool = False
+    """Its marks tell how a node is equipped, not whose it is: only where no other platform fits."""
 
 
 class Gpu(Row):

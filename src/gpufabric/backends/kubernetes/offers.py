@@ -19,7 +19,7 @@ from gpufabric.backends.kubernetes._reading import (
     queue_of,
     queues,
 )
-from gpufabric.backends.kubernetes.discover import quantity
+from gpufabric.backends.kubernetes._usage import quantity
 from gpufabric.catalog.index import Catalog
 from gpufabric.net.interconnect import FabricKind, Interconnect
 from gpufabric.net.nics import NicLayout

@@ -1,8 +1,17 @@
+import json
+from pathlib import Path
+
 import pytest
 
 from gpufabric.backends.base import Site
+from gpufabric.backends.kubernetes._slices import claimed_of, class_driver, counted, devices_of
+from gpufabric.backends.kubernetes._ways import Served
 from gpufabric.backends.kubernetes.discover import pools_of, quantity, usage_of
 from gpufabric.net.interconnect import FabricKind
+
+_TESTS = Path(__file__).parents[3]
+PROFILES = json.loads((_TESTS / "cluster" / "profiles.json").read_text())["profiles"]
+GOLDEN = json.loads((_TESTS / "data" / "kubernetes" / "profiles.json").read_text())
 
 
 def _pod(node, phase="Running", **requests):
@@ -28,40 +37,75 @@ def test_what_is_no_quantity_is_refused():
 
 def test_pods_that_have_ended_use_nothing():
     pods = [_pod("a", cpu="2"), _pod("a", cpu="500m"), _pod("a", "Succeeded", cpu="64")]
-    assert usage_of(pods) == {"a": {"cpu": 2.5}}
-
-
-def test_a_sidecar_counts_and_an_init_container_only_where_it_is_larger():
-    def asks(cpu):
-        return {"resources": {"requests": {"cpu": cpu}}}
-
-    spec = {
-        "nodeName": "a",
-        "containers": [asks("1")],
-        "initContainers": [{**asks("1"), "restartPolicy": "Always"}, asks("8")],
-    }
-    assert usage_of([{"spec": spec, "status": {}}]) == {"a": {"cpu": 8}}
+    assert usage_of(pods) == {"a": {"cpu": 2.5, "pods": 2}}
 
 
 @pytest.mark.parametrize(
-    ("profile", "platform", "instance_type", "way"),
+    ("init", "more", "cpu"),
     [
-        ("eks-p5", "eks", "p5.48xlarge", "eks-p5"),
-        ("eks-p5en", "eks", "p5en.48xlarge", "eks-p5en"),
-        ("hyperpod-p5", "hyperpod-eks", "p5.48xlarge", "hyperpod-p5"),
-        ("gke-a3-mega", "gke", "a3-megagpu-8g", "gke-tcpxo"),
-        ("gke-a3-high", "gke", "a3-highgpu-8g", "gke-tcpx"),
-        ("gke-a4", "gke", "a4-highgpu-8g", "gke-gib-networks"),
-        ("coreweave-h100", "cks", "gd-8xh100ib-i128", "cks-eight-hcas"),
-        ("nebius-h100", "nebius-mk8s", "gpu-h100-sxm 8gpu-128vcpu-1600gb", "mk8s-8gpu"),
-        ("crusoe-h100", "crusoe-cmk", "h100-80gb-sxm-ib.8x", "cmk-infiniband"),
+        (
+            [("sidecar", "1"), ("init", "8")],
+            {},
+            9,
+        ),  # an init container runs beside earlier sidecars
+        ([("init", "8"), ("sidecar", "1")], {}, 8),
+        ([("sidecar", "1")], {"overhead": {"cpu": "250m"}}, 2.25),
+        ([("sidecar", "1")], {"resources": {"requests": {"cpu": "6"}}}, 6),  # of the whole pod
     ],
 )
-def test_a_node_is_known_by_its_marks(site_of, dressed, *, profile, platform, instance_type, way):
-    site = site_of(dressed(profile))
-    (pool,) = site.pools
-    assert (pool.platform, pool.instance_type) == (platform, instance_type)
-    assert site.facts["pools"][pool.name]["way"] == way
+def test_what_a_pod_asks_of_its_node_is_counted_as_the_scheduler_does(init, more, cpu):
+    def asks(kind, cpu):
+        policy = {"restartPolicy": "Always"} if kind == "sidecar" else {}
+        return {"resources": {"requests": {"cpu": cpu}}, **policy}
+
+    spec = {
+        "nodeName": "a",
+        "containers": [asks("main", "1")],
+        "initContainers": [asks(*one) for one in init],
+        **more,
+    }
+    assert usage_of([{"spec": spec, "status": {}}]) == {"a": {"cpu": cpu, "pods": 1}}
+
+
+def _served(body):
+    """The cluster's side of a profile, of the objects that dressing makes."""
+    objects = json.loads(json.dumps(body.get("objects", [])).replace("{node}", "n1"))
+    classes = [one for one in objects if one["kind"] == "DeviceClass"]
+    slices = [one for one in objects if one["kind"] == "ResourceSlice"]
+    total, free = counted(devices_of(slices), set())
+    return Served(
+        custom_resources=(
+            *body.get("crds", ()),
+            *(f"deviceclass/{one['metadata']['name']}" for one in classes),
+        ),
+        class_drivers={one["metadata"]["name"]: class_driver(one) for one in classes},
+        devices=total,
+        devices_free=free,
+    )
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_a_node_is_known_by_its_marks(profile, dressed, catalog):
+    """`tests/cluster/test_discover.py` asks the same of nodes that a real server gives."""
+    (pool,), facts = pools_of(
+        [dressed(profile)], {}, catalog=catalog, context="c", served=_served(PROFILES[profile])
+    )
+    fact = facts[pool.name]
+    names = ("nics", "way", "tier", "near", "topology", "no_fabric", "devices", "devices_free")
+    seen = {
+        "platform": pool.platform,
+        "instance_type": pool.instance_type,
+        "accelerator": pool.accelerator and str(pool.accelerator),
+        "fabric": pool.interconnect and pool.interconnect.kind.value,
+        "fabric_name": pool.interconnect and pool.interconnect.name,
+        "selector": dict(pool.labels),
+        **{name: fact[name] for name in names if name in fact},
+    }
+    assert seen == GOLDEN[profile]
+
+
+def test_every_profile_is_expected_to_be_something():
+    assert set(GOLDEN) == set(PROFILES)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +137,164 @@ def test_nodes_of_two_fabrics_are_two_pools(site_of, dressed):
         "cluster-1",
         "cluster-2",
     ]
+
+
+def test_node_pools_of_azure_are_separate_fabrics(site_of, dressed):
+    nodes = [dressed("aks-nd-h100", name) for name in ("a", "b")]
+    nodes[1]["metadata"]["labels"]["agentpool"] = "other"
+    pools = site_of(*nodes).pools
+    assert [pool.labels["agentpool"] for pool in pools] == ["gpu", "other"]
+
+
+def test_the_selector_has_the_nodes_own_spelling_of_its_type(site_of, dressed):
+    node = dressed("aks-nd-h100")
+    node["metadata"]["labels"]["node.kubernetes.io/instance-type"] = "standard_nd96isr_h100_v5"
+    (pool,) = site_of(node).pools
+    assert pool.instance_type == "Standard_ND96isr_H100_v5"
+    assert pool.labels["node.kubernetes.io/instance-type"] == "standard_nd96isr_h100_v5"
+
+
+def test_a_label_that_is_missing_where_it_tells_fabrics_apart_is_told(site_of, dressed):
+    node = dressed("oke-h100")
+    del node["metadata"]["labels"]["oci.oraclecloud.com/rdma.hpc_island_id"]
+    site = site_of(node)
+    (warning,) = site.facts["pools"][site.pools[0].name]["warnings"]
+    assert "rdma.hpc_island_id" in warning
+
+
+def test_a_host_whose_ports_the_catalog_does_not_describe_has_no_fabric(site_of, dressed):
+    node = dressed("oke-h100")
+    node["metadata"]["labels"]["oci.oraclecloud.com/rdma.planes"] = "4"
+    site = site_of(node)
+    (pool,) = site.pools
+    assert pool.interconnect.kind is FabricKind.ETHERNET
+    assert "rdma.planes=4" in site.facts["pools"][pool.name]["no_fabric"]
+
+
+def test_nodes_are_counted_by_block_and_rack_and_only_whole_free_ones(site_of, dressed):
+    nodes = [dressed("eks-p5", f"n{i}", layer3=f"nn-{i % 2}") for i in range(5)]
+    used = [_pod("n1", **{"nvidia.com_gpu": "1"}), _pod("n3", **{"nvidia.com_gpu": "8"})]
+    site = site_of(*nodes, pods=used)
+    topology = site.facts["pools"][site.pools[0].name]["topology"]
+    assert topology["topology.k8s.aws/network-node-layer-3"] == {"nn-0": 3, "nn-1": 0}
+
+
+def test_a_node_that_pods_of_its_platform_do_not_select_does_not_count(site_of, dressed):
+    nodes = [dressed("hyperpod-p5", name) for name in ("good", "sick")]
+    nodes[1]["metadata"]["labels"]["sagemaker.amazonaws.com/node-health-status"] = "Unschedulable"
+    site = site_of(*nodes)
+    (pool,) = site.pools
+    assert pool.nodes_total == 1
+    assert "Unschedulable" in site.facts["pools"][pool.name]["why_unusable"]["sick"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rdma/ib",
+        "rdma/rdma_shared_device_a",
+        "vpc.amazonaws.com/efa",
+        "networking.gke.io.networks/rdma-0",
+        "nvidia.com/rdma-vf",
+        "nvidia.com/sriov-rdma-vf",
+        "nvidia.com/hostdev",
+        "nvidia.com/mlnxnics",
+        "openshift.io/mlx5_rdma",
+        "intel.com/mlnx_sriov_rdma_ib",
+        "amd.com/vnic",
+    ],
+)
+def test_nics_are_known_by_any_name_that_operators_give_them(name, site_of, dressed):
+    node = dressed("gpu-operator-h100")
+    node["status"]["allocatable"][name] = "8"
+    site = site_of(node)
+    assert site.facts["pools"][site.pools[0].name]["nics"] == {name: 8}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia.com/gpu.shared",
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/pgpu",
+        "nvidia.com/GH100_H100_SXM5_80GB",
+        "networking.gke.io.networks/rdma-0.IP",
+        "vpc.amazonaws.com/pod-eni",
+        "intel.com/qat_generic",
+        "hugepages-2Mi",
+    ],
+)
+def test_what_is_no_nic_is_not_taken_for_one(name, site_of, dressed):
+    node = dressed("gpu-operator-h100")
+    node["status"]["allocatable"][name] = "8"
+    site = site_of(node)
+    assert not site.facts["pools"][site.pools[0].name]["nics"]
+
+
+def _slice(node, *names, driver="dra.net", generation=1, **more):
+    pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
+    devices = [{"name": name} for name in names]
+    return {"spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": devices, **more}}
+
+
+def _claim(*devices, **more):
+    results = [
+        {"driver": "dra.net", "pool": pool, "device": name, **more} for pool, name in devices
+    ]
+    return {"status": {"allocation": {"devices": {"results": results}}}}
+
+
+def test_devices_are_counted_by_node_and_driver_less_those_that_are_claimed():
+    slices = [
+        _slice("a", "nic0", "nic1"),
+        _slice("a", "gpu0", driver="gpu.nvidia.com"),
+        _slice("b", "nic0", "nic1"),
+    ]
+    claims = [_claim(("a", "nic0")), _claim(("b", "nic1"), adminAccess=True), {"status": {}}]
+    total, free = counted(devices_of(slices), claimed_of(claims))
+    assert total == {"a": {"dra.net": 2, "gpu.nvidia.com": 1}, "b": {"dra.net": 2}}
+    assert free == {"a": {"dra.net": 1, "gpu.nvidia.com": 1}, "b": {"dra.net": 2}}
+
+
+def test_of_a_pool_that_is_written_anew_only_the_newest_devices_count():
+    slices = [_slice("a", "nic0", "nic1", generation=2), _slice("a", "old", generation=1)]
+    assert counted(devices_of(slices), set())[0] == {"a": {"dra.net": 2}}
+    assert counted(devices_of(slices[::-1]), set())[0] == {"a": {"dra.net": 2}}
+
+
+def test_devices_of_the_network_belong_to_no_node():
+    (one,) = [_slice("a", "port0")]
+    one["spec"]["nodeName"], one["spec"]["allNodes"] = None, True
+    assert devices_of([one]) == {}
+
+
+def test_a_way_by_claims_needs_the_devices_on_the_nodes(dressed, catalog):
+    node = dressed("eks-p5-no-efa")
+    name = "efa.networking.k8s.aws"
+    has = {
+        "custom_resources": (f"deviceclass/{name}",),
+        "class_drivers": {name: "dra.net"},
+    }
+
+    def way(devices):
+        served = Served(**has, devices=devices)
+        (pool,), facts = pools_of([node], {}, catalog=catalog, context="c", served=served)
+        return facts[pool.name]["way"], facts[pool.name]["no_fabric"]
+
+    assert way({"n1": {"dra.net": 32}}) == ("eks-dranet", "")
+    assert way(None) == ("eks-dranet", "")  # slices may not be read, and are not held against it
+    assert way({})[0] is None
+    assert "nodes have 0 devices of dra.net" in way({})[1]
+
+
+def test_the_driver_of_a_class_is_read_only_where_it_is_said_outright():
+    def made(expression):
+        return {"spec": {"selectors": [{"cel": {"expression": expression}}]}}
+
+    assert class_driver(made("device.driver == 'dra.net' && x")) == "dra.net"
+    assert class_driver(made('device.driver=="a.b"')) == "a.b"
+    assert class_driver(made("device.driver.startsWith('a')")) is None
+    assert class_driver({"spec": {}}) is None
 
 
 def test_what_others_use_is_not_free(site_of, dressed):
