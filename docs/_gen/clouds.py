@@ -137,7 +137,10 @@ def types(env: EnvRow) -> str:
 def only(env: EnvRow, var: Var) -> str:
     """When a variable is set, empty where always."""
     inferred = (var.confidence or env.confidence) is Confidence.INFERRED
-    return env.when or ("shown, not set" if inferred or not var.default else "")
+    ways = f"pods get their NICs the way {' or '.join(env.ways)}" if env.ways else ""
+    return "; ".join(filter(None, (env.when, ways))) or (
+        "shown, not set" if inferred or not var.default else ""
+    )
 
 
 def settings(cloud: CloudCatalog) -> Iterator[str]:

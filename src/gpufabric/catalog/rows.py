@@ -495,6 +495,8 @@ class EnvRow(Evidence):
     """Names of `[[platform]]`; `*`: every one."""
     when: str = ""
     """Only for this use, in words ("SHARP", "mpirun"); such a row is shown, never set."""
+    ways: tuple[str, ...] = ()
+    """Only where pods get their NICs in one of these ways (names of `[[kubernetes]]`); empty: all."""
     vars: tuple[Var, ...] = ()
     avoid: tuple[Avoid, ...] = ()
     script: Script | None = None

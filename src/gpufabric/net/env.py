@@ -32,6 +32,17 @@ class Where(NamedTuple):
     kind: str
     """Of their network."""
     vendor: str = "nvidia"
+    way: str | None = None
+    """How pods get their NICs, a name of `[[kubernetes]]`; None for machines."""
+
+    def env_rows(self) -> tuple[EnvRow, ...]:
+        """The rows of the environment that hold here, general ones first."""
+        rows = self.cloud.env_rows(self.type_name, self.platform)
+        return tuple(row for row in rows if self.holds(row))
+
+    def holds(self, row: EnvRow) -> bool:
+        """Whether a row of this type and platform is for how its pods get their NICs."""
+        return not row.ways or self.way in row.ways
 
 
 class Environment(NamedTuple):
@@ -63,14 +74,16 @@ def environment_of(
     possible: dict[str, EnvVar] = {}
     script, script_source = None, None
     for owner, row in (*((catalog.nccl, r) for r in rows), *((cloud, r) for r in own)):
-        if row.script is not None and _is_default(row):
+        holds = owner is catalog.nccl or where.holds(row)
+        if row.script is not None and holds and _is_default(row):
             script, script_source = row.script, _source(owner, row, ())
         for var in row.vars:
             made = _made(owner, row, var)
-            if _is_default(row, var):
+            if holds and _is_default(row, var):
                 found[var.name] = made
             else:
-                possible.setdefault(var.name, evolve(made, why=_why_not_set(row, var)))
+                why = _why_not_set(row, var) if holds else _why_not_here(row, var)
+                possible.setdefault(var.name, evolve(made, why=why))
     if script is not None:
         found = dict(_with_script(script, script_source, found))
     return Environment(
@@ -95,6 +108,10 @@ def _is_default(row: EnvRow, var: Var | None = None) -> bool:
 
 def _is_inferred(row: EnvRow, var: Var | None) -> bool:
     return ((var.confidence if var else None) or row.confidence) is Confidence.INFERRED
+
+
+def _why_not_here(row: EnvRow, var: Var) -> str:
+    return f"only for pods that get their NICs the way {' or '.join(row.ways)}: {var.why}"
 
 
 def _why_not_set(row: EnvRow, var: Var) -> str:
@@ -157,7 +174,7 @@ def _overridden(found: Mapping[str, EnvVar], user: Mapping[str, str]) -> Iterato
 def user_warnings(where: Where, user: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each variable of the user's that breaks, costs or does nothing here."""
     catalog, cloud = where.catalog, where.cloud
-    rows = cloud.env_rows(where.type_name, where.platform)
+    rows = where.env_rows()
     local: list[Avoid] = [avoid for row in rows if not row.when for avoid in row.avoid]
     known = _known_names(catalog, cloud)
     for name, value in user.items():

@@ -69,10 +69,13 @@ def network_plan(  # noqa: PLR0913  three are keywords that live backends alone 
     network = network_of(cloud, row, platform, whole=whole)
     several = offer.num_nodes > 1
     used = several and network.fabric
-    where = Where(catalog, cloud, row.name, platform.name, network.kind.value, row.gpu.vendor)
-    env = environment_of(where, user=envs, several_nodes=several)
     pods = platform.kind == "kubernetes"
     found = way or network.way
+    where = Where(
+        catalog, cloud, row.name, platform.name, network.kind.value, row.gpu.vendor,
+        way=found.name if found else None,
+    )  # fmt: skip
+    env = environment_of(where, user=envs, several_nodes=several)
     way = found if used else _plain(found, platform) if pods else None
     filled = _filled(way, platform, row) if way else None
     requests = dict(filled.requests) if filled else {}
@@ -83,7 +86,7 @@ def network_plan(  # noqa: PLR0913  three are keywords that live backends alone 
         *(_together(cloud, row, platform, offer) if used else ()),
         *(pod_items(cloud, filled, requests) if pods else ()),
         *(() if pods else _machine_items(cloud, row)),
-        *(_versions(cloud, row, platform) if used else ()),
+        *(_versions(where) if used else ()),
     ]
     if env.script is not None:
         why = f"{env.script.why}; what you set yourself is set again after it"
@@ -282,12 +285,10 @@ def _machine_items(cloud: CloudCatalog, row: InstanceTypeRow) -> Iterator[Networ
             yield _item("image", image.name, image.find, "carries the drivers", source)
 
 
-def _versions(
-    cloud: CloudCatalog, row: InstanceTypeRow, platform: PlatformRow
-) -> Iterator[NetworkItem]:
+def _versions(where: Where) -> Iterator[NetworkItem]:
     """One line a component: what a row of few types says stands before what one of many does."""
     said: dict[str, list[tuple[EnvRow, Component]]] = {}
-    for env in cloud.env_rows(row.name, platform.name):
+    for env in where.env_rows():
         if not env.when and env.confidence is not Confidence.INFERRED:
             for part in env.versions:
                 said.setdefault(part.name, []).append((env, part))
@@ -302,7 +303,7 @@ def _versions(
         env, deciding = next(((e, p) for e, p in reversed(parts) if p.minimum), parts[-1])
         why = "; ".join(dict.fromkeys(p.why for _, p in parts if p.minimum in (None, least)))
         value = "; ".join(word for word in words if word) or "needed"
-        yield _item("version", name, value, why, source_of(cloud, env, deciding.sources))
+        yield _item("version", name, value, why, source_of(where.cloud, env, deciding.sources))
 
 
 def _last(versions: Iterable[str | None]) -> str | None:

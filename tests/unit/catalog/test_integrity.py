@@ -100,6 +100,9 @@ class CatalogIntegrity:  # not collected: its name does not start with Test
                 assert row.applies_to, (table, row.name)
         for row in (r for t in ("env", "nic_layout", "price") for r in self.file.rows(t)):
             assert set(row.platforms) <= platforms | {"*"}, row
+        ways = {row.name for row in self.file.rows("kubernetes")}
+        for row in self.file.rows("env"):
+            assert set(row.ways) <= ways, row.name
         for row in self.file.rows("kubernetes"):
             assert row.platform in platforms, row.name
         for row in self.file.rows("price"):

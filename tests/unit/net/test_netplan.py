@@ -383,3 +383,32 @@ def test_a_type_with_plain_ethernet_alone_has_the_variables_of_its_rows():
     assert best is not None
     env = {var.name: var.value for var in backend.plan(task, best, backend.discover()).env}
     assert env["NCCL_IB_DISABLE"] == "1"
+
+
+def _on_way(cloud: str, kind: str, platform: str, way: str, envs: dict[str, str] | None = None):
+    backend, catalog = AssumedBackend(cloud), Catalog.shipped()
+    task = Task(run="x", num_nodes=2, resources=Resources(instance_type=kind))
+    offers = backend.offers(task, backend.discover()).offers
+    offer = next(one for one in offers if one.platform == platform)
+    rows = catalog.cloud(cloud)
+    ways = {row.name: row for row in rows.kubernetes_rows(kind, platform)}
+    return network_plan(offer, rows, catalog, envs=envs, way=ways[way])
+
+
+@pytest.mark.parametrize(
+    ("way", "devices"), [("oke-host-nvidia", "=mlx5_0,mlx5_1,mlx5_3"), ("oke-vf", "mlx5")]
+)
+def test_the_environment_is_that_of_how_pods_get_their_nics(way, devices):
+    plan = _on_way("oci", "BM.GPU.H100.8", "oke", way)
+    found = next(var for var in plan.env if var.name == "NCCL_IB_HCA")
+    assert found.value.startswith(devices)
+    assert (found.value == "mlx5") == (way == "oke-vf")
+
+
+def test_a_value_of_one_way_is_warned_of_only_on_another():
+    def warned(way):
+        plan = _on_way("oci", "BM.GPU.H100.8", "oke", way, envs={"NCCL_IB_HCA": "mlx5"})
+        return any("NCCL_IB_HCA=mlx5 is known to break" in word for word in plan.warnings)
+
+    assert warned("oke-host-nvidia")
+    assert not warned("oke-vf")
