@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpufabric import bench, net, testing
+    from gpufabric._forward import PortForward
     from gpufabric.aio import AsyncFabric, AsyncJobHandle
     from gpufabric.backends.kubernetes import Kubernetes
     from gpufabric.backends.local import Local
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     )
     from gpufabric.fabric import Event, Fabric
     from gpufabric.handle import JobHandle
-    from gpufabric.job import JobRef, JobState, JobStatus, LogLine, NodeStatus
+    from gpufabric.job import ExecResult, JobRef, JobState, JobStatus, LogLine, NodeStatus
     from gpufabric.net.interconnect import FabricKind, Interconnect, Place
     from gpufabric.net.nics import Nic, NicLayout
     from gpufabric.net.tier import NetworkTier
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "_forward": ("PortForward",),
     "aio": ("AsyncFabric", "AsyncJobHandle"),
     "backends.kubernetes": ("Kubernetes",),
     "backends.local": ("Local",),
@@ -69,7 +71,7 @@ _WHERE = {
     ),
     "fabric": ("Event", "Fabric"),
     "handle": ("JobHandle",),
-    "job": ("JobRef", "JobState", "JobStatus", "LogLine", "NodeStatus"),
+    "job": ("ExecResult", "JobRef", "JobState", "JobStatus", "LogLine", "NodeStatus"),
     "net.interconnect": ("FabricKind", "Interconnect", "Place"),
     "net.nics": ("Nic", "NicLayout"),
     "net.tier": ("NetworkTier",),
@@ -96,6 +98,7 @@ __all__ = [
     "CredentialsError",
     "EnvVar",
     "Event",
+    "ExecResult",
     "Fabric",
     "FabricKind",
     "GpuFabricError",
@@ -123,6 +126,7 @@ __all__ = [
     "ParseError",
     "Place",
     "PlacementError",
+    "PortForward",
     "Problem",
     "PythonCall",
     "QuotaError",

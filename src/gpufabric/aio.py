@@ -6,18 +6,19 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, ParamSpec, Self, TypeVar, cast, overload
 
 from gpufabric._pause import WaitingEnded, pause, stoppable
 from gpufabric.backends.base import Backend, CheckReport, Site
 from gpufabric.config import Settings
 from gpufabric.fabric import Event, Fabric
 from gpufabric.handle import JobHandle
-from gpufabric.job import JobRef, JobStatus, LogLine
+from gpufabric.job import ExecResult, JobRef, JobStatus, LogLine
 from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer, Resolution
 from gpufabric.task import Task
 
 if TYPE_CHECKING:
+    from gpufabric._forward import PortForward
     from gpufabric.bench import BenchReport
     from gpufabric.net.proof import NetworkProof
 
@@ -200,6 +201,43 @@ class AsyncJobHandle:
     async def teardown(self) -> None:
         """See `JobHandle.teardown`."""
         await self._pool.run(self._job.teardown)
+
+    @overload
+    async def exec(
+        self, command: Sequence[str] | str, *, node_rank: int = 0,
+        stdin: bytes | str | BinaryIO | None = None, timeout_s: float | None = None,
+    ) -> ExecResult: ...  # fmt: skip
+    @overload
+    async def exec(
+        self, command: Sequence[str] | str, *, node_rank: None,
+        stdin: bytes | str | None = None, timeout_s: float | None = None,
+    ) -> tuple[ExecResult, ...]: ...  # fmt: skip
+    async def exec(
+        self,
+        command: Sequence[str] | str,
+        *,
+        node_rank: int | None = 0,
+        stdin: bytes | str | BinaryIO | None = None,
+        timeout_s: float | None = None,
+    ) -> ExecResult | tuple[ExecResult, ...]:
+        """See `JobHandle.exec`. Cancelling the await ends the command."""
+        call = cast("Callable[..., ExecResult | tuple[ExecResult, ...]]", self._job.exec)
+        return await self._pool.wait_for(
+            call, command, node_rank=node_rank, stdin=stdin, timeout_s=timeout_s
+        )
+
+    @contextlib.asynccontextmanager
+    async def port_forward(
+        self, port: int, *, node_rank: int = 0, local_port: int = 0
+    ) -> "AsyncGenerator[PortForward]":
+        """See `JobHandle.port_forward`: `async with job.port_forward(8888) as at:`."""
+        made = await self._pool.run(
+            self._job.port_forward, port, node_rank=node_rank, local_port=local_port
+        )
+        try:
+            yield made
+        finally:
+            await self._pool.run(made.close)
 
     async def network(self, *, offer: Offer | None = None) -> "NetworkProof":
         """See `JobHandle.network`."""

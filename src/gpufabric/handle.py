@@ -4,16 +4,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, BinaryIO, Self, overload
 
+from gpufabric._live import exec_on, exec_on_all, live_of
 from gpufabric._pause import pause
 from gpufabric.backends.base import Backend
 from gpufabric.config import Settings
 from gpufabric.errors import JobFailedError, JobTimeoutError, ParseError, SpecError
-from gpufabric.job import JobRef, JobState, JobStatus, LogLine
+from gpufabric.job import ExecResult, JobRef, JobState, JobStatus, LogLine
 from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer
 
 if TYPE_CHECKING:
+    from gpufabric._forward import PortForward
     from gpufabric.bench import BenchReport
     from gpufabric.net.proof import NetworkProof
 
@@ -154,6 +156,57 @@ class JobHandle:
     def teardown(self) -> None:
         """Removes everything that the launch made. Of what is gone it succeeds."""
         self._backend.teardown(self.ref)
+
+    @overload
+    def exec(
+        self, command: Sequence[str] | str, *, node_rank: int = 0,
+        stdin: bytes | str | BinaryIO | None = None, timeout_s: float | None = None,
+    ) -> ExecResult: ...  # fmt: skip
+    @overload
+    def exec(
+        self, command: Sequence[str] | str, *, node_rank: None,
+        stdin: bytes | str | None = None, timeout_s: float | None = None,
+    ) -> tuple[ExecResult, ...]: ...  # fmt: skip
+    def exec(
+        self,
+        command: Sequence[str] | str,
+        *,
+        node_rank: int | None = 0,
+        stdin: bytes | str | BinaryIO | None = None,
+        timeout_s: float | None = None,
+    ) -> ExecResult | tuple[ExecResult, ...]:
+        """Runs a command on a node that runs, or on all of them at once with `node_rank=None`.
+
+        It has the environment and the folder of the job's own command. Text is for a shell. The
+        exit code is in the result, whatever it is.
+
+        Raises `JobTimeoutError` after `timeout_s` (the command is ended, the job goes on),
+        `NotFoundError` where the node has ended, `TransientError` where it has not started.
+        """
+        live = live_of(self._backend, "exec")
+
+        def call(rank: int) -> ExecResult:
+            return exec_on(
+                live, self.ref, command, node_rank=rank, stdin=stdin, timeout_s=timeout_s
+            )
+
+        if node_rank is not None:
+            return call(node_rank)
+        return exec_on_all([node.node_rank for node in self.status().nodes], call)
+
+    def port_forward(self, port: int, *, node_rank: int = 0, local_port: int = 0) -> "PortForward":
+        """Makes a port of a node a port of this machine: `with job.port_forward(8888) as at:`.
+
+        Connections to `127.0.0.1`, port `at.port`, reach it, any number at once, until the block
+        ends.
+        """
+        from gpufabric._forward import PortForward
+
+        live = live_of(self._backend, "port_forward")
+        return PortForward(
+            lambda: live.connect(self.ref, port, node_rank=node_rank),
+            node_rank=node_rank, node_port=port, local_port=local_port,
+        )  # fmt: skip
 
     def network(self, *, offer: Offer | None = None) -> "NetworkProof":
         """Reads the job's own log: which transport, NICs and GPUDirect state NCCL chose.

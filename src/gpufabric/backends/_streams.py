@@ -5,27 +5,15 @@ import os
 import select
 import time
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from gpufabric._pause import pause
+from gpufabric.backends.base import Command
 
-__all__ = ["Piped", "communicate", "pieces"]
+__all__ = ["communicate", "pieces"]
 
 _CHUNK = 64 * 1024
 _LOOK_S = 0.1  # how soon a wait ends that nobody awaits any more
-
-
-class Piped(Protocol):
-    """A command whose streams are pipes of this process."""
-
-    @property
-    def stdin(self) -> BinaryIO: ...
-    @property
-    def stdout(self) -> BinaryIO: ...
-    @property
-    def stderr(self) -> BinaryIO: ...
-    def wait(self, timeout_s: float | None = None) -> int: ...
-    def close(self) -> None: ...
 
 
 def pieces(data: bytes | BinaryIO) -> Iterator[bytes]:
@@ -39,7 +27,7 @@ def pieces(data: bytes | BinaryIO) -> Iterator[bytes]:
 
 
 def communicate(
-    command: Piped, data: bytes | BinaryIO = b"", *, timeout_s: float | None = None
+    command: Command, data: bytes | BinaryIO = b"", *, timeout_s: float | None = None
 ) -> tuple[int, bytes, bytes]:
     """Sends all of `data`, and gives exit code, standard output and standard error.
 

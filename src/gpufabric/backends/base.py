@@ -1,12 +1,14 @@
 """What a backend is: eleven calls over values. `Fabric` is for people; this stays small."""
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import ClassVar, Protocol, runtime_checkable
+from socket import socket
+from typing import BinaryIO, ClassVar, Protocol, runtime_checkable
 
 from gpufabric._frozen import FrozenDict, field, frozen
 from gpufabric._pause import pause
+from gpufabric.errors import BackendError
 from gpufabric.job import JobRef, JobStatus, LogLine
 from gpufabric.net.interconnect import Interconnect, Place
 from gpufabric.net.nics import NicLayout
@@ -14,7 +16,18 @@ from gpufabric.plan import LaunchPlan, Offer, Resolution
 from gpufabric.resources import Accelerator
 from gpufabric.task import Task
 
-__all__ = ["Backend", "Capability", "CheckItem", "CheckReport", "Pool", "Site", "pause"]
+__all__ = [
+    "Backend",
+    "Capability",
+    "CheckItem",
+    "CheckReport",
+    "Command",
+    "Connection",
+    "Live",
+    "Pool",
+    "Site",
+    "pause",
+]
 
 
 class Capability(StrEnum):
@@ -157,3 +170,55 @@ class Backend(Protocol):
     def teardown(self, ref: JobRef) -> None: ...
     def jobs(self) -> Iterable[JobRef]: ...
     def close(self) -> None: ...
+
+
+class Command(Protocol):
+    """A command that runs on a node. Its streams are pipes of this process.
+
+    Both `stdout` and `stderr` have to be read: what nobody takes holds the command up. They end
+    with the command, and closing `stdin` tells it that nothing more comes.
+
+    - `wait` gives the exit code (128 + n after signal n). Raises `TimeoutError` after `timeout_s`,
+      and a `BackendError` where the connection, or the node, ended before the command.
+    - `close` ends a command that still runs, and frees everything.
+    """
+
+    @property
+    def stdin(self) -> BinaryIO: ...
+    @property
+    def stdout(self) -> BinaryIO: ...
+    @property
+    def stderr(self) -> BinaryIO: ...
+    def wait(self, timeout_s: float | None = None) -> int: ...
+    def close(self) -> None: ...
+
+
+class Connection(Protocol):
+    """A connection to a port of a node: `socket` is this process's end of it.
+
+    `error` is what ended it, once `socket` has ended; None where that was its natural end.
+    """
+
+    @property
+    def socket(self) -> socket: ...
+    @property
+    def error(self) -> BackendError | None: ...
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Live(Protocol):
+    """A backend whose running nodes can be entered. Two calls beside those of `Backend`.
+
+    Both raise `NotFoundError` where the node has ended or never was, and `TransientError` while it
+    has not started.
+
+    - `exec` starts a command with the environment and in the work folder of the node. Without
+      `stdin` its input is empty. A command that is not there ends with 127, as in a shell.
+    - `connect` opens a connection to a port of the node, as from within it.
+    """
+
+    def exec(
+        self, ref: JobRef, command: Sequence[str], *, node_rank: int = 0, stdin: bool = False
+    ) -> Command: ...
+    def connect(self, ref: JobRef, port: int, *, node_rank: int = 0) -> Connection: ...

@@ -8,12 +8,13 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, cast
 
 from gpufabric._frozen import FrozenDict, freeze, thaw
 from gpufabric.backends._local_job import JobFolder, default_root, home, make_root
+from gpufabric.backends._local_live import LocalCommand, LocalConnection, node_process
 from gpufabric.backends._local_plan import SHELL, make_offers, make_plan
 from gpufabric.backends._local_start import inherited, secret_values, start
 from gpufabric.backends._local_status import has_ended, read_status
@@ -48,7 +49,13 @@ class Local:
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {Capability.LAUNCH, Capability.FOLLOW_LOGS, Capability.RESTARTS}
+        {
+            Capability.LAUNCH,
+            Capability.FOLLOW_LOGS,
+            Capability.RESTARTS,
+            Capability.EXEC,
+            Capability.PORT_FORWARD,
+        }
     )
 
     def __init__(
@@ -314,19 +321,32 @@ class Local:
             raise NotFoundError(
                 f"{ref} is gone: torn down, or it never was", backend=self._name, operation="logs"
             )
-        num_nodes = cast("int", folder.spec()["num_nodes"])
-        if node_rank is not None and not 0 <= node_rank < num_nodes:
-            raise SpecError(
-                [
-                    Problem(
-                        path="node_rank", message=f"{node_rank} is not within 0 to {num_nodes - 1}"
-                    )
-                ]
-            )
+        num_nodes = _known_rank(folder, node_rank)
         ranks = list(range(num_nodes)) if node_rank is None else [node_rank]
         return read_lines(
             folder.path, ranks, since=since, follow=follow, ended=lambda: has_ended(folder)
         )
+
+    def exec(
+        self, ref: JobRef, command: Sequence[str], *, node_rank: int = 0, stdin: bool = False
+    ) -> LocalCommand:
+        """Starts a command beside a node. See `Live`."""
+        folder, process = self._running(ref, node_rank)
+        return LocalCommand(folder, process, command, stdin=stdin)
+
+    def connect(self, ref: JobRef, port: int, *, node_rank: int = 0) -> LocalConnection:
+        """Opens a connection to a port of this machine. See `Live`."""
+        self._running(ref, node_rank)
+        return LocalConnection(self._name, port)
+
+    def _running(self, ref: JobRef, node_rank: int) -> tuple[JobFolder, int]:
+        folder = self._folder(ref)
+        if not folder.exists():
+            raise NotFoundError(
+                f"{ref} is gone: torn down, or it never was", backend=self._name, operation="exec"
+            )
+        _known_rank(folder, node_rank)
+        return folder, node_process(folder, node_rank, str(ref))
 
     def cancel(self, ref: JobRef) -> None:
         """Stops the processes, and gives when they are gone. What they wrote stays."""
@@ -359,8 +379,7 @@ class Local:
         with folder.locked(_LOCK_TIMEOUT_S):
             if folder.exists():
                 self._stop(folder, ref)
-            else:
-                folder.kill(str(ref))  # someone removed the folder, but perhaps no process
+            folder.kill(str(ref))  # commands of `exec`; or someone removed the folder alone
             left = folder.remove()
             if left:
                 raise BackendError(
@@ -396,6 +415,14 @@ class Local:
 
     def close(self) -> None:
         """Nothing is held open between calls."""
+
+
+def _known_rank(folder: JobFolder, node_rank: int | None) -> int:
+    num_nodes = cast("int", folder.spec()["num_nodes"])
+    if node_rank is not None and not 0 <= node_rank < num_nodes:
+        told = f"{node_rank} is not within 0 to {num_nodes - 1}"
+        raise SpecError([Problem(path="node_rank", message=told)])
+    return num_nodes
 
 
 def _writable(root: str) -> bool:

@@ -23,11 +23,12 @@ from gpufabric.backends.kubernetes._websocket import Carrier
 from gpufabric.errors import BackendError, Remedy, TransientError
 from gpufabric.job import ExecResult
 
-__all__ = ["Exec", "exec_in"]
+__all__ = ["Exec", "PortStream", "exec_in"]
 
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _END_OF_STDIN = b"\xff\x00"
 _STATUS = 3
+_LINGER_S = 10.0
 # What comes is "SIZE\n" and so many bytes, again and again; 0 is the end. `dd` reads no byte more.
 _COUNTED = """\
 while read -r n && [ "$n" -gt 0 ]; do
@@ -75,9 +76,14 @@ class Exec:
             sock, ahead, source=read_in if stdin else None, sinks={1: write_out, 2: write_err},
             on_message=self._take_status,
             on_end=lambda: b"\0000\n" if counted else _END_OF_STDIN,
-            encode=_counted if counted else bytes,
+            encode=_counted if counted else bytes, decode=self._decode,
         )  # fmt: skip
         self._carrier.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command, or the connection to it, has ended."""
+        return self._carrier.ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> int:
         """The exit code, once the command has ended.
@@ -109,6 +115,9 @@ class Exec:
         for stream in (self.stdin, self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 stream.close()
+
+    def _decode(self, channel: int, data: bytes) -> bytes:  # noqa: ARG002  # for subclasses
+        return data
 
     def _take_status(self, channel: int, data: bytes) -> bool:
         if channel != _STATUS:
@@ -146,6 +155,56 @@ def _opened(
 
 def _counted(data: bytes) -> bytes:
     return b"%d\n%b" % (len(data), data)
+
+
+class PortStream:
+    """A connection to a port of a pod: one websocket for each, as every Kubernetes serves it.
+
+    Nothing of the protocol tells that one direction has ended. When the local end of it has, what
+    comes is given on until it has been quiet for ten seconds.
+    https://github.com/kubernetes/kubernetes/blob/v1.36.3/staging/src/k8s.io/cri-streaming/pkg/streaming/portforward/websocket.go
+    """
+
+    def __init__(self, api: Api, *, namespace: str, pod: str, port: int) -> None:
+        """Opens it. Whether something listens there is known only when `socket` ends."""
+        self._backend = api.backend
+        self.operation = f"connect to port {port} of {pod}"
+        self._said: dict[int, bytearray] = {0: bytearray(), 1: bytearray()}
+        path = path_of("v1", "Pod", namespace, pod) + "/portforward"
+        sock, ahead, _ = api.upgrade(path, {"ports": str(port)}, [V4])
+        self.socket, theirs = socket.socketpair()
+        self._carrier = Carrier(
+            sock, ahead, source=os.dup(theirs.fileno()), sinks={0: theirs.detach()},
+            on_message=self._take_error, on_end=lambda: None, decode=self._without_port,
+            linger_s=_LINGER_S,
+        )  # fmt: skip
+        self._carrier.start()
+
+    @property
+    def error(self) -> BackendError | None:
+        """What ended the connection, None where it was its natural end or goes on."""
+        words = bytes(self._said[1][2:]).decode("utf-8", "backslashreplace")
+        if not words and self._carrier.error is not None:
+            words = f"the connection broke: {self._carrier.error}"
+        if not words:
+            return None
+        return TransientError(words, backend=self._backend, operation=self.operation)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self.socket.close()
+        self._carrier.close()
+
+    def _without_port(self, channel: int, data: bytes) -> bytes:
+        """Each channel begins with two bytes that repeat the port."""
+        missing = 2 - len(self._said[channel])
+        self._said[channel] += data[:missing]
+        return data[missing:]
+
+    def _take_error(self, channel: int, data: bytes) -> bool:
+        if channel == 1:
+            self._said[1] += data
+        return False
 
 
 def exec_in(  # noqa: PLR0913  # one command in one container

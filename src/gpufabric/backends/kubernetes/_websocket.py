@@ -20,6 +20,7 @@ CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 _CHUNK = 64 * 1024
 _AHEAD = 1 << 20  # what may wait on its way, for each direction
 _LARGEST = 64 << 20  # a frame above this is no frame of a Kubernetes server
+_GONE_S = 0.5
 _QUIET_S = 30.0  # load balancers end connections on which nothing moves
 
 
@@ -222,12 +223,16 @@ class Carrier:
             if out.fd is not None and out.waiting:
                 poll.register(out.fd, select.POLLOUT)
         last = self._source is None and self._linger_s is not None
+        if self._linger_s is not None and all(out.fd is None for out in self._outs.values()):
+            return True  # nobody reads any more
         ready = dict(poll.poll(1000 * (self._linger_s or 0 if last else _QUIET_S)))
         if not ready:
             if last:
                 return True
             self._send += frame(PING, b"")
         if self._source in ready:
+            if self._linger_s is not None and ready[self._source] & select.POLLHUP:
+                self._linger_s = _GONE_S  # both directions: nobody is there for an answer
             self._read_source()
         for out in self._outs.values():
             out.write()
