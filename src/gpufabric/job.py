@@ -9,6 +9,8 @@ from gpufabric.errors import JobFailedError, JobTimeoutError, SpecError, shown
 
 __all__ = ["ExecResult", "JobRef", "JobState", "JobStatus", "LogLine", "NodeStatus"]
 
+GANG = -1
+"""The `node_rank` of what a place says of the gang as a whole."""
 _REF = re.compile(r"^([a-z0-9][a-z0-9_-]*)://(.*)/([^/\s]+)$")
 
 
@@ -114,8 +116,9 @@ class JobStatus:
 class LogLine:
     """One line that a node wrote, without its newline.
 
-    `stream` is `stdout`, `stderr` or `event` (the place's own words about the node). `data` has
-    the exact bytes, `text` shows them. `time` is seconds since 1970 where the place tells.
+    `stream` is `stdout`, `stderr` or `event`: the place's own words about the node, or about the
+    gang as a whole with `node_rank` -1. `data` has the exact bytes, `text` shows them. `time` is
+    seconds since 1970 where the place tells.
     """
 
     node_rank: int
@@ -130,7 +133,8 @@ class LogLine:
         return self.data.decode("utf-8", "backslashreplace")
 
     def __str__(self) -> str:
-        return f"[{self.node_rank}] {self.text}"
+        who = "gang" if self.node_rank == GANG else self.node_rank
+        return f"[{who}] {self.text}"
 
 
 @frozen(kw_only=True)
