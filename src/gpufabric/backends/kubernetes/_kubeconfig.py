@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from gpufabric._frozen import frozen
+from gpufabric._frozen import field, frozen
 from gpufabric.config import environment
 from gpufabric.errors import ConfigError
 
@@ -32,7 +32,7 @@ class Part:
     """One named entry of a kubeconfig, and the folder that its relative paths count from."""
 
     name: str
-    body: Mapping[str, object]
+    body: Mapping[str, object] = field(repr=False)
     folder: Path
 
     def text(self, key: str) -> str:

@@ -1,14 +1,21 @@
 """Nodes as clouds dress them, and a site of them."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # tlsstub is a tool beside the tests, no package
+
+from tlsstub import certificates, kubeconfig, open_api, plugin, stub
 
 from gpufabric._frozen import freeze
 from gpufabric.backends.base import Site
 from gpufabric.backends.kubernetes.discover import pools_of, usage_of
 from gpufabric.catalog.index import Catalog
+
+__all__ = ["certificates", "kubeconfig", "open_api", "plugin", "stub"]
 
 _PROFILES = Path(__file__).parents[3] / "cluster" / "profiles.json"
 
