@@ -70,11 +70,6 @@ def error_of(  # noqa: PLR0911, PLR0913  # one return a kind of answer
         return ConflictError(f"{message} ({reason})", backend=backend, operation=operation)
     if code == 410 or reason in {"Expired", "Gone"}:
         return ExpiredError(message, backend=backend, operation=operation)
-    if reason == "StorageReadError":
-        return BackendError(
-            f"{message}: the stored object is damaged, and no retry mends it",
-            backend=backend, operation=operation, remedy=Remedy.FIX_SETUP,
-        )  # fmt: skip
     if code in {408, 425, 429, 500, 502, 503, 504}:
         return _passing(code, message, backend, operation, retry_after)
     return BackendError(
