@@ -13,7 +13,7 @@ from gpufabric.backends.kubernetes._usage import quantity
 from gpufabric.catalog.rows import KubernetesRow
 from gpufabric.net.netplan import fitting_way
 
-__all__ = ["Served", "networks_of", "way_of"]
+__all__ = ["Served", "asked_devices", "networks_of", "way_of"]
 
 _NO_DRIVERS: Mapping[str, Mapping[str, int]] = {}
 
@@ -65,7 +65,7 @@ def _unfit(way: KubernetesRow, node: Node, served: Served) -> str:
     for network in networks_of(way):
         if not node.count(f"networking.gke.io.networks/{network}"):
             return f"nodes are not in the network {network!r}"
-    classes = {name for claim in way.claims.values() for name, _ in _asked_devices(claim)}
+    classes = {name for claim in way.claims.values() for name, _ in asked_devices(claim)}
     needed = {*way.detect.custom_resources, *(f"deviceclass/{name}" for name in classes)}
     absent = sorted(needed - set(served.custom_resources))
     if absent or fitting_way(
@@ -85,7 +85,7 @@ def _no_devices(way: KubernetesRow, node: Node, served: Served) -> str:
         return ""
     have = served.devices.get(node.name, {})
     for claim in way.claims.values():
-        for name, count in _asked_devices(claim):
+        for name, count in asked_devices(claim):
             driver = served.class_drivers.get(name)
             if driver is not None and have.get(driver, 0) < count:
                 return (
@@ -95,7 +95,7 @@ def _no_devices(way: KubernetesRow, node: Node, served: Served) -> str:
     return ""
 
 
-def _asked_devices(claim: object) -> Iterator[tuple[str, int]]:
+def asked_devices(claim: object) -> Iterator[tuple[str, int]]:
     """DeviceClass and least number of each request of a claim's spec."""
     devices = claim.get("devices") if isinstance(claim, Mapping) else None
     for request in (devices or {}).get("requests") or ():

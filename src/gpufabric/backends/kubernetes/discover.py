@@ -1,31 +1,31 @@
 """What a cluster has: one paged pass over nodes and pods, and what its controllers are.
 
-Only `read_site` asks the API server; `_nodes`, `_node_pools`, `_slices`, `_quotas` and
-`_autoscalers` make of its objects, without asking anything, what plans need.
+Only `read_site` asks the API server; what plans need is made of its answers by functions over
+plain objects: `_nodes`, `_node_pools`, `_ways`, `_slices`, `_quotas`, `_queues`, `_autoscalers`.
 """
 
 # The API server's objects are plain JSON, whose parts have no types of their own.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar, cast
+from collections.abc import Collection, Iterator, Mapping
+from typing import cast
 
 from gpufabric._frozen import FrozenDict, freeze
 from gpufabric.backends.base import Pool, Site
-from gpufabric.backends.kubernetes._api import Api, ExpiredError, Json
+from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._node_pools import pools_of
 from gpufabric.backends.kubernetes._nodes import GPU_RESOURCES
+from gpufabric.backends.kubernetes._queues import read_queues
+from gpufabric.backends.kubernetes._quotas import limit_records, quota_record
+from gpufabric.backends.kubernetes._reader import Reader
+from gpufabric.backends.kubernetes._schedulers import gang_apis
 from gpufabric.backends.kubernetes._slices import claimed_of, class_driver, counted, devices_of
 from gpufabric.backends.kubernetes._usage import quantity, usage_of
 from gpufabric.backends.kubernetes._ways import Served
 from gpufabric.catalog.index import Catalog
 from gpufabric.catalog.rows import KubernetesRow
-from gpufabric.errors import CredentialsError, NotFoundError
 from gpufabric.net.interconnect import Place
-
-T = TypeVar("T")
-Counts = dict[str, dict[str, int]]
 
 __all__ = ["CONTROLLERS", "GPU_RESOURCES", "pools_of", "quantity", "read_site", "usage_of"]
 
@@ -35,40 +35,32 @@ CONTROLLERS = {
     "volcano": "batch.volcano.sh",
     "lws": "leaderworkerset.x-k8s.io",
 }
+Counts = dict[str, dict[str, int]]
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 _DRA = "resource.k8s.io"
+_SECURITY = "pod-security.kubernetes.io/enforce"
 
 
 def read_site(  # what is asked, and as whom
     api: Api, *, name: str, context: str, namespace: str, catalog: Catalog
 ) -> Site:
     """Reads a cluster, with what may be read; what may not is told in `unseen`."""
-    see = _Reader(api)
-    groups = see.groups()
-    served = _served(see, groups, catalog)
-    used = _usage(see, namespace)
-
-    def read_nodes() -> tuple[tuple[Pool, ...], dict[str, Json]]:
-        return pools_of(
-            see.list("/api/v1/nodes"), used, catalog=catalog, context=context, served=served
-        )
-
-    pools, by_pool = see.tolerated("nodes", read_nodes) or ((), {})
-    if not pools and see.unseen:
-        place = Place(backend="kubernetes", region=context)
-        pools = (Pool(name="any", place=place, platform="onprem-k8s"),)
+    see = Reader(api)
     facts: Json = {
         "context": context,
         "namespace": namespace,
-        "controllers": {
-            key: groups[group] for key, group in CONTROLLERS.items() if group in groups
-        },
-        "custom_resources": list(served.custom_resources),
-        "queues": _queues(see, groups, namespace),
-        "quotas": _quotas(see, namespace),
-        "pod_security": _pod_security(see, namespace),
-        "pools": by_pool,
+        **_controllers(see, namespace),
+        **_namespace(see, namespace),
+        **_queue_facts(see, namespace),
+        **_priorities(see),
     }
+    served = _served(see, catalog)
+    pools, by_pool = _pools(see, namespace, catalog, context, served, _labels_of(facts))
+    facts |= {"custom_resources": list(served.custom_resources), "pools": by_pool}
+    see.unseen += _told_of(by_pool)
+    if not pools and see.unseen:
+        place = Place(backend="kubernetes", region=context)
+        pools = (Pool(name="any", place=place, platform="onprem-k8s"),)
     return Site(
         backend=name,
         pools=pools,
@@ -77,46 +69,29 @@ def read_site(  # what is asked, and as whom
     )
 
 
-class _Reader:
-    """Reads of one discovery, and in words what could not be read."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self.unseen: list[str] = []
-        self.list = api.items
-        self.get = api.get
-
-    def tolerated(self, what: str, read: Callable[[], T]) -> T | None:
-        """What `read` gives; None where it may not be read or is not there, which is told.
-
-        A list whose pages expired while it was read is read once more from its start.
-        """
-        for last in (False, True):
-            try:
-                return read()
-            except CredentialsError as exc:
-                if "not allowed" not in str(exc):
-                    raise
-                self.unseen.append(f"{what}: not allowed to list them")
-            except NotFoundError:
-                self.unseen.append(f"{what}: the server does not have them")
-            except ExpiredError as exc:
-                if not last:
-                    continue
-                self.unseen.append(
-                    f"{what}: the list expired twice while it was read ({exc}): the server drops"
-                    " old versions faster than it gives pages; discover again"
-                )
-            return None
-        return None
-
-    def groups(self) -> dict[str, str]:
-        """API group -> its preferred version."""
-        listed = self.get("/apis").get("groups") or ()
-        return {str(g["name"]): str(g["preferredVersion"]["version"]) for g in listed}
+# ---- nodes
 
 
-def _usage(see: _Reader, namespace: str) -> dict[str, dict[str, float]]:
+def _pools(  # noqa: PLR0913, PLR0917  # one caller
+    see: Reader,
+    namespace: str,
+    catalog: Catalog,
+    context: str,
+    served: Served,
+    labels: Collection[str],
+) -> tuple[tuple[Pool, ...], dict[str, Json]]:
+    used = _usage(see, namespace)
+    found = see.tolerated(
+        "nodes",
+        lambda: pools_of(
+            see.list("/api/v1/nodes"), used,
+            catalog=catalog, context=context, served=served, labels=labels,
+        ),
+    )  # fmt: skip
+    return found or ((), {})
+
+
+def _usage(see: Reader, namespace: str) -> dict[str, dict[str, float]]:
     query = {"fieldSelector": _LIVE}
     every = see.tolerated(
         "pods of all namespaces", lambda: usage_of(see.list("/api/v1/pods", query))
@@ -129,8 +104,30 @@ def _usage(see: _Reader, namespace: str) -> dict[str, dict[str, float]]:
     return own or {}
 
 
-def _served(see: _Reader, groups: Mapping[str, str], catalog: Catalog) -> Served:
+def _labels_of(facts: Json) -> set[str]:
+    """Labels by which flavors of queues choose their nodes."""
+    return {
+        label
+        for queue in facts["queue_quota"].values()
+        for flavor in queue["flavors"] or ()
+        for label in flavor["labels"]
+    }
+
+
+def _told_of(by_pool: Mapping[str, Json]) -> Iterator[str]:
+    """What nodes have that is not offered."""
+    for name, fact in by_pool.items():
+        drivers = [one for one in fact.get("devices") or () if one.startswith("gpu.")]
+        if drivers and not fact["gpu_resource"]:
+            yield (
+                f"pool {name}: GPUs by DRA alone ({', '.join(drivers)}), which are not offered:"
+                " only those are that a device plug-in gives as a resource"
+            )
+
+
+def _served(see: Reader, catalog: Catalog) -> Served:
     """Which of the CRDs that the catalog asks about exist; DeviceClasses and devices."""
+    groups = see.groups
     wanted = {
         name
         for cloud in catalog
@@ -144,7 +141,7 @@ def _served(see: _Reader, groups: Mapping[str, str], catalog: Catalog) -> Served
     if _DRA not in groups:
         return Served(custom_resources=tuple(found))
     path = f"/apis/{_DRA}/{groups[_DRA]}"
-    classes = see.tolerated("DeviceClasses", lambda: list(see.list(f"{path}/deviceclasses"))) or ()
+    classes = see.listed("DeviceClasses", f"{path}/deviceclasses") or ()
     drivers = {str(one["metadata"]["name"]): class_driver(one) for one in classes}
     total, free = _devices(see, path)
     return Served(
@@ -155,7 +152,7 @@ def _served(see: _Reader, groups: Mapping[str, str], catalog: Catalog) -> Served
     )
 
 
-def _devices(see: _Reader, path: str) -> tuple[Counts | None, Counts | None]:
+def _devices(see: Reader, path: str) -> tuple[Counts | None, Counts | None]:
     """Node -> driver -> devices, and of these the ones that no claim holds."""
     devices = see.tolerated(
         "ResourceSlices", lambda: devices_of(see.list(f"{path}/resourceslices"))
@@ -170,32 +167,64 @@ def _devices(see: _Reader, path: str) -> tuple[Counts | None, Counts | None]:
     return total, (None if held is None else free)
 
 
-def _queues(see: _Reader, groups: Mapping[str, str], namespace: str) -> list[str]:
-    version = groups.get("kueue.x-k8s.io")
-    if version is None:
-        return []
-    path = f"/apis/kueue.x-k8s.io/{version}/namespaces/{namespace}/localqueues"
-    listed = see.tolerated("LocalQueues", lambda: list(see.list(path))) or ()
-    return sorted(str(one["metadata"]["name"]) for one in listed)
+# ---- what else decides
 
 
-def _quotas(see: _Reader, namespace: str) -> list[Json]:
-    path = f"/api/v1/namespaces/{namespace}/resourcequotas"
-    listed = see.tolerated("ResourceQuotas", lambda: list(see.list(path))) or ()
-    return [
-        {
-            "name": one["metadata"]["name"],
-            "hard": (one.get("status") or {}).get("hard") or one["spec"].get("hard") or {},
-            "used": (one.get("status") or {}).get("used") or {},
-        }
-        for one in listed
-    ]
+def _controllers(see: Reader, namespace: str) -> Json:
+    groups = see.groups
+    version = see.tolerated("the server's version", lambda: see.get("/version"), verb="get") or {}
+    return {
+        "controllers": {
+            key: groups[group] for key, group in CONTROLLERS.items() if group in groups
+        },
+        "gang_apis": gang_apis(see.api, see.api_groups, namespace, see.unseen),
+        "server_version": version.get("gitVersion"),
+    }
 
 
-def _pod_security(see: _Reader, namespace: str) -> str | None:
-    space = see.tolerated(
-        f"namespace {namespace}", lambda: see.get(f"/api/v1/namespaces/{namespace}")
-    )
-    labels = ((space or {}).get("metadata") or {}).get("labels") or {}
-    level = labels.get("pod-security.kubernetes.io/enforce")
-    return str(level) if level else None
+def _namespace(see: Reader, namespace: str) -> Json:
+    """Quotas, limits and Pod Security. What a cluster sets for all namespaces cannot be read."""
+    base = f"/api/v1/namespaces/{namespace}"
+    quotas = see.listed("ResourceQuotas", f"{base}/resourcequotas") or ()
+    limits = see.listed("LimitRanges", f"{base}/limitranges") or ()
+    space = see.one(f"namespace {namespace}", base) or {}
+    labels = (space.get("metadata") or {}).get("labels") or {}
+    return {
+        "quotas": [quota_record(one) for one in quotas],
+        "limits": [record for one in limits for record in limit_records(one)],
+        "pod_security": labels.get(_SECURITY) or None,
+        "pod_security_version": labels.get(f"{_SECURITY}-version") or None,
+    }
+
+
+def _queue_facts(see: Reader, namespace: str) -> Json:
+    queues = read_queues(see, namespace)
+    return {
+        "queues": list(queues),
+        "queue_quota": queues,
+        "queue_topology": {
+            name: one["topology"] for name, one in queues.items() if one["topology"]
+        },
+    }
+
+
+def _priorities(see: Reader) -> Json:
+    """The names that a job's priority can have, None where they could not be read."""
+    classes = see.listed("PriorityClasses", "/apis/scheduling.k8s.io/v1/priorityclasses")
+    found: Json = {
+        "priority_classes": None if classes is None else sorted(map(_name, classes)),
+        "default_priority_class": next(
+            (_name(one) for one in classes or () if one.get("globalDefault")), None
+        ),
+        "workload_priority_classes": [],
+    }
+    version = see.groups.get(CONTROLLERS["kueue"])
+    if version is not None:
+        path = f"/apis/{CONTROLLERS['kueue']}/{version}/workloadpriorityclasses"
+        listed = see.listed("WorkloadPriorityClasses", path) or ()
+        found["workload_priority_classes"] = sorted(map(_name, listed))
+    return found
+
+
+def _name(item: Json) -> str:
+    return str(item["metadata"]["name"])

@@ -10,6 +10,7 @@ from typing import cast
 from gpufabric._frozen import evolve
 from gpufabric.backends._pools import site_offers
 from gpufabric.backends.base import Pool, Site
+from gpufabric.backends.kubernetes._admission import admitted
 from gpufabric.backends.kubernetes._api import Json
 from gpufabric.backends.kubernetes._reading import (
     GPU_TAINTS,
@@ -19,7 +20,6 @@ from gpufabric.backends.kubernetes._reading import (
     queue_of,
     queues,
 )
-from gpufabric.backends.kubernetes._usage import quantity
 from gpufabric.catalog.index import Catalog
 from gpufabric.net.interconnect import FabricKind, Interconnect
 from gpufabric.net.nics import NicLayout
@@ -59,6 +59,7 @@ def make_offers(
         else:
             found = site_offers(one, evolve(site, pools=tuple(pools)), catalog)
             made = _with_ways(found, site, catalog, one)
+        made = admitted(made, one, site, catalog)
         offers += made.offers
         rejections += made.rejections
     return Resolution(offers=tuple(offers), rejections=tuple(dict.fromkeys(rejections)))
@@ -91,23 +92,6 @@ def _faults(task: Task, option: Resources, site: Site, image: str | None) -> Ite
         yield f"capacity: no LocalQueue {option.capacity!r} in the namespace (there are: {known})"
     elif len(queues(site)) > 1 and queue_of(option, site) is None:
         yield f"capacity: name one of the LocalQueues {', '.join(queues(site))}"
-    yield from _quota_faults(task, option, site)
-
-
-def _quota_faults(task: Task, option: Resources, site: Site) -> Iterator[str]:
-    asked: dict[str, float] = {"pods": task.num_nodes, "count/jobs.batch": 1}
-    if option.cpus:
-        asked["requests.cpu"] = asked["cpu"] = option.cpus.amount * task.num_nodes
-    if option.accelerator:
-        asked["requests.nvidia.com/gpu"] = option.accelerator.count * task.num_nodes
-    for one in cast("tuple[Json, ...]", site.facts.get("quotas") or ()):
-        for name, hard in one["hard"].items():
-            left = quantity(hard) - quantity(one["used"].get(name, "0"))
-            if asked.get(name, 0) > left:
-                yield (
-                    f"the ResourceQuota {one['name']} leaves {left:g} {name}, "
-                    f"{asked[name]:g} are needed"
-                )
 
 
 def _open_pools(

@@ -1,0 +1,93 @@
+"""Which offers the namespace's own rules let in: quotas, limits, queues."""
+
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+import math
+from collections.abc import Mapping
+
+from gpufabric._frozen import evolve
+from gpufabric.backends.base import Site
+from gpufabric.backends.kubernetes._queues import queue_faults
+from gpufabric.backends.kubernetes._quotas import Asked, quota_faults
+from gpufabric.backends.kubernetes._reading import controllers, facts_of, network_of, queue_of
+from gpufabric.backends.kubernetes._usage import quantity
+from gpufabric.backends.kubernetes._ways import asked_devices
+from gpufabric.catalog.index import Catalog
+from gpufabric.net.netplan import NetworkPlan
+from gpufabric.plan import Offer, Rejection, Resolution
+from gpufabric.task import PythonCall, Task
+
+__all__ = ["admitted"]
+
+
+def admitted(found: Resolution, task: Task, site: Site, catalog: Catalog) -> Resolution:
+    """The offers that the namespace can let in, with what it will change or wait for."""
+    offers: list[Offer] = []
+    refused = list(found.rejections)
+    for offer in found.offers:
+        faults, warnings = _judged(offer, task, site, catalog)
+        if faults:
+            refused += [
+                Rejection(
+                    backend=site.backend, reason=text, place=offer.place,
+                    instance_type=offer.instance_type,
+                )
+                for text in faults
+            ]  # fmt: skip
+            continue
+        told = tuple(dict.fromkeys((*offer.warnings, *warnings)))
+        offers.append(evolve(offer, warnings=told) if warnings else offer)
+    return Resolution(offers=tuple(offers), rejections=tuple(refused))
+
+
+def _judged(
+    offer: Offer, task: Task, site: Site, catalog: Catalog
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    network, _ = network_of(offer, site, catalog, {})
+    requests = _requests(offer, network)
+    claims = network.way.claims.values() if network.way else ()
+    devices: dict[str, int] = {}
+    for claim in claims:
+        for name, count in asked_devices(claim):
+            devices[name] = devices.get(name, 0) + count
+    asked = Asked(
+        num_nodes=offer.num_nodes,
+        requests=requests,
+        objects=_objects(task, site, claims=len(claims)),
+        devices=devices,
+    )
+    refused, told = quota_faults(site, asked)
+    pool = next(one for one in site.pools if one.name == offer.pool)
+    never, waits = queue_faults(
+        site, queue_of(offer.resources, site), pool, requests, offer.num_nodes
+    )
+    noted = facts_of(site, offer.pool).get("warnings") or () if offer.num_nodes > 1 else ()
+    return (*refused, *never), (*noted, *told, *waits)
+
+
+def _requests(offer: Offer, network: NetworkPlan) -> Mapping[str, float]:
+    """What each pod asks of its node, in Kubernetes' own units."""
+    wish = offer.resources
+    asked = {
+        "cpu": wish.cpus and math.ceil(wish.cpus.amount * 1000) / 1000,
+        "memory": wish.memory_gib and math.ceil(wish.memory_gib.amount * 1024) * 2**20,
+        "ephemeral-storage": wish.disk_gib and math.ceil(wish.disk_gib.amount * 1024) * 2**20,
+    }
+    found = {name: float(amount) for name, amount in asked.items() if amount}
+    return found | {name: quantity(amount) for name, amount in network.requests.items()}
+
+
+def _objects(task: Task, site: Site, *, claims: int) -> Mapping[str, int]:
+    """The objects that a launch makes beside pods, by plural and group."""
+    jobset = "jobset" in controllers(site)
+    code = task.workdir is not None or task.files or isinstance(task.run, PythonCall)
+    return {
+        "jobs.batch": 1,
+        "jobsets.jobset.x-k8s.io": int(jobset),
+        "services": int(task.num_nodes > 1),
+        "secrets": int(bool(task.secrets or code)),
+        "resourceclaimtemplates.resource.k8s.io": claims,
+        "resourceclaims.resource.k8s.io": claims * task.num_nodes,
+    }

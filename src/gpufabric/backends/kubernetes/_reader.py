@@ -1,0 +1,74 @@
+"""Reads of one discovery, each of which may be refused: what could not be read is told."""
+
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar, cast
+
+from gpufabric.backends.kubernetes._api import Api, ExpiredError, Json
+from gpufabric.errors import CredentialsError, NotFoundError
+
+__all__ = ["Reader"]
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Reads of one discovery, and in `unseen` what could not be read, in words."""
+
+    def __init__(self, api: Api) -> None:
+        """Reads nothing yet."""
+        self.api = api
+        self.unseen: list[str] = []
+        self.list = api.items
+        self.get = api.get
+        self._groups: list[Json] | None = None
+
+    def tolerated(self, what: str, read: Callable[[], T], *, verb: str = "list") -> T | None:
+        """What `read` gives; None where it may not be read or is not there, which is told.
+
+        A list whose pages expired while it was read is read once more, from its start.
+        """
+        for last in (False, True):
+            try:
+                return read()
+            except CredentialsError as exc:
+                if "not allowed" not in str(exc):
+                    raise
+                self.unseen.append(f"{what}: not allowed to {verb} them")
+            except NotFoundError:
+                self.unseen.append(f"{what}: the server does not have them")
+            except ExpiredError as exc:
+                if not last:
+                    continue
+                self.unseen.append(
+                    f"{what}: the list expired twice while it was read ({exc}): the server drops"
+                    " old versions faster than it gives pages; discover again"
+                )
+            return None
+        return None
+
+    def listed(self, what: str, path: str) -> list[Json] | None:
+        """Every item of a list; None where it may not be read."""
+        return self.tolerated(what, lambda: list(self.list(path)))
+
+    def one(self, what: str, path: str) -> Json | None:
+        """One object; None where it may not be read or is not there."""
+        return self.tolerated(what, lambda: self.get(path), verb="get")
+
+    @property
+    def api_groups(self) -> list[Json]:
+        """The groups of `/apis`, each with its versions."""
+        if self._groups is None:
+            self._groups = cast("list[Json]", list(self.get("/apis").get("groups") or ()))
+        return self._groups
+
+    @property
+    def groups(self) -> Mapping[str, str]:
+        """API group -> its preferred version."""
+        return {
+            str(group["name"]): str(group["preferredVersion"]["version"])
+            for group in self.api_groups
+        }
