@@ -37,6 +37,7 @@ class Settings:
         stop_grace_s: between SIGTERM and SIGKILL when a gang is stopped.
         local_root: folder of the local backend's jobs; None for the user's state folder.
         poll_s: the longest pause between two looks at a job's state.
+        retry_s: how long a server is borne that fails, from the first failure of several in a row.
         trust_env: read `GPUFABRIC_*` variables and files.
         origins: where each value came from.
     """
@@ -46,13 +47,14 @@ class Settings:
     stop_grace_s: float = 10.0
     local_root: str | None = None
     poll_s: float = 1.0
+    retry_s: float = 20.0
     trust_env: bool = True
     origins: FrozenDict[str, str] = field(
         factory=FrozenDict[str, str], converter=FrozenDict[str, str], eq=False
     )
 
     def __attrs_post_init__(self) -> None:
-        for name in ("discover_timeout_s", "workdir_limit_mb", "poll_s", "stop_grace_s"):
+        for name in ("discover_timeout_s", "workdir_limit_mb", "poll_s", "retry_s", "stop_grace_s"):
             value = cast("object", getattr(self, name))
             if isinstance(value, bool) or not isinstance(value, int | float):
                 told = f"{shown(value)} is not a number"

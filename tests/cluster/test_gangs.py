@@ -1,6 +1,5 @@
 """What Kubernetes gangs keep on a real cluster beyond the contract."""
 
-import os
 import threading
 
 import pytest
@@ -13,7 +12,7 @@ from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._apply import leftovers
 from gpufabric.backends.kubernetes._role import NEEDED, WISHED
 from gpufabric.config import Settings
-from gpufabric.errors import BackendError, CapacityError, QuotaError, SpecError
+from gpufabric.errors import BackendError, CapacityError, QuotaError
 from gpufabric.job import JobState
 from gpufabric.task import Task
 
@@ -175,13 +174,6 @@ def test_restricted_pods_pass_pod_security_restricted(backend, cluster, namespac
 def test_an_image_that_can_never_be_pulled_ends_the_launch(backend):
     with pytest.raises(BackendError, match="InvalidImageName"):
         backend.apply(plan_of(backend, resources={"image": "UPPER CASE//no"}))
-    nothing_left(backend)
-
-
-def test_code_that_is_too_large_is_refused_before_anything_is_made(backend, tmp_path):
-    (tmp_path / "data.bin").write_bytes(os.urandom(1_000_000))
-    with pytest.raises(SpecError, match="900 kB"):
-        backend.apply(plan_of(backend, workdir=str(tmp_path)))
     nothing_left(backend)
 
 

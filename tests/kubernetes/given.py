@@ -16,8 +16,8 @@ def make(cluster, namespace):
 
     def backend(**fields):
         settings = Settings(stop_grace_s=1.0, trust_env=False)
-        given = {"kubeconfig": str(cluster.kubeconfig), **fields}
-        one = Kubernetes(namespace=namespace, settings=settings, image=cluster.image, **given)
+        given = {"kubeconfig": str(cluster.kubeconfig), "settings": settings, **fields}
+        one = Kubernetes(namespace=namespace, image=cluster.image, **given)
         made.append(one)
         return one
 

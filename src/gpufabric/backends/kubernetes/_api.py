@@ -72,6 +72,8 @@ _KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 30),
 ]
+# https://kubernetes.io/docs/reference/using-api/api-concepts/#alternate-representations-of-resources
+_METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 _WORDS = 4096
 # https://www.rfc-editor.org/rfc/rfc6455#section-1.3
 _WEBSOCKET = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -162,18 +164,21 @@ class Api:
 
     # ---- requests
 
-    def get(self, path: str, query: Query | None = None) -> Json:
-        """One object or list."""
-        return self.request("GET", path, query=query)
+    def get(self, path: str, query: Query | None = None, *, metadata_only: bool = False) -> Json:
+        """One object or list; with `metadata_only` an object without spec, status and data."""
+        headers = {"Accept": _METADATA.format("")} if metadata_only else None
+        return self.request("GET", path, query=query, headers=headers)
 
-    def items(self, path: str, query: Query | None = None) -> Iterator[Json]:
+    def items(
+        self, path: str, query: Query | None = None, *, metadata_only: bool = False
+    ) -> Iterator[Json]:
         """Every item of a list, page by page, so that memory does not grow with the list."""
         token = ""
+        headers = {"Accept": _METADATA.format("List")} if metadata_only else None
         while True:
-            page = self.get(
-                path,
-                {"limit": str(_PAGE), **(query or {}), **({"continue": token} if token else {})},
-            )
+            part = {"continue": token} if token else {}
+            asked = {"limit": str(_PAGE), **(query or {}), **part}
+            page = self.request("GET", path, query=asked, headers=headers)
             yield from cast("list[Json]", page.get("items") or ())
             token = str((page.get("metadata") or {}).get("continue") or "")
             if not token:
@@ -187,11 +192,12 @@ class Api:
         query: Query | None = None,
         body: object = None,
         content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Json:
         """One request; the answer's JSON. Raises the error that the answer means."""
         response = self._send(
-            method, path, query=query, body=body, content_type=content_type,
+            method, path, query=query, body=body, content_type=content_type, headers=headers,
             timeout=(_CONNECT_S, timeout_s or self._timeout_s),
         )  # fmt: skip
         operation = f"{method} {path}"

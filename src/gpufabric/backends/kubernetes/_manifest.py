@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from gpufabric._frozen import thaw
 from gpufabric.backends.kubernetes._api import Json
+from gpufabric.backends.kubernetes._carry import CODE_LABEL
 from gpufabric.backends.kubernetes._gang import (
     ATTEMPT_LABEL,
     CANCELLED,
@@ -47,6 +48,8 @@ def owner(gang: Gang) -> Json:
         "name": gang.name, "namespace": gang.namespace, "labels": gang.labels,
         "annotations": {NODES: str(gang.num_nodes)},
     }  # fmt: skip
+    if gang.code:
+        meta["annotations"][CODE_LABEL] = {"packed": "name"}
     if gang.queue:
         meta["labels"][QUEUE_LABEL] = gang.queue
         if gang.queue_priority:
@@ -106,9 +109,8 @@ def _job_spec(gang: Gang) -> Json:
 
 def owned(gang: Gang) -> Iterator[Json]:
     """Secret, Service, claims, groups, in the order in which they are made."""
-    data: Json = {name: {"secret": name} for name in gang.secrets}
-    data |= {name: {"content": name} for name in gang.code}
-    if data:
+    if gang.secrets:
+        data = {name: {"secret": name} for name in gang.secrets}
         yield {
             "apiVersion": "v1", "kind": "Secret", "metadata": gang.metadata(), "type": "Opaque",
             "immutable": True, "data": data,

@@ -7,9 +7,10 @@
 from collections.abc import Iterator
 from typing import cast
 
+from gpufabric.backends.kubernetes import _carry
 from gpufabric.backends.kubernetes._api import Json
 from gpufabric.backends.kubernetes._gang import ATTEMPT_LABEL, CONTAINER, JOB_LABEL, REPLICA, Gang
-from gpufabric.backends.kubernetes._script import CODE, WORK
+from gpufabric.backends.kubernetes._script import WORK
 from gpufabric.catalog.rows import Container, Mount
 
 __all__ = ["literal", "pod"]
@@ -111,6 +112,7 @@ def _env(gang: Gang) -> Iterator[Json]:
         yield {"name": name, "value": literal(value)}
     for name in gang.secrets:
         yield {"name": name, "valueFrom": {"secretKeyRef": {"name": gang.name, "key": name}}}
+    yield from _carry.env(gang)
     yield _field("GPUFABRIC_POD_IP", "status.podIP")
     if gang.jobset:
         yield _field("GPUFABRIC_ATTEMPT", f"metadata.labels['{ATTEMPT_LABEL}']")
@@ -118,8 +120,7 @@ def _env(gang: Gang) -> Iterator[Json]:
 
 def _mounts(gang: Gang) -> Iterator[Json]:
     yield {"name": "gpufabric-work", "mountPath": WORK}
-    if gang.code:
-        yield {"name": "gpufabric-code", "mountPath": CODE, "readOnly": True}
+    yield from _carry.mounts(gang)
     for number, path in enumerate(gang.volumes):
         yield {"name": f"volume-{number}", "mountPath": path}
     for mount in gang.way.mounts if gang.way else ():
@@ -129,9 +130,7 @@ def _mounts(gang: Gang) -> Iterator[Json]:
 
 def _volumes(gang: Gang) -> Iterator[Json]:
     yield {"name": "gpufabric-work", "emptyDir": {}}
-    if gang.code:
-        items = [{"key": key, "path": key} for key in gang.code]
-        yield {"name": "gpufabric-code", "secret": {"secretName": gang.name, "items": items}}
+    yield from _carry.volumes(gang)
     for number, claim in enumerate(gang.volumes.values()):
         yield {"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}}
     for mount in gang.way.mounts if gang.way else ():

@@ -10,14 +10,16 @@ __all__ = ["CLUSTER", "NEEDED", "WISHED", "role_main", "role_text"]
 NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("batch", "jobs", ("create", "delete", "get", "list", "patch")),
     ("jobset.x-k8s.io", "jobsets", ("create", "delete", "get", "list", "patch")),
-    ("", "secrets", ("create", "delete", "list")),
+    ("", "secrets", ("create", "delete", "get", "list", "patch")),
     ("", "services", ("create", "delete", "list")),
     ("", "pods", ("delete", "get", "list")),
     ("", "pods/log", ("get",)),
 )
-#: Without these less is known: quotas, queues, why a pod waits; and a job
-#: in a queue cannot be cancelled, only torn down.
+#: Without these less is known: quotas, queues, why a pod waits; a job in a queue cannot be
+#: cancelled, only torn down; and code above 900 kB cannot travel.
 WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("", "pods", ("create", "patch")),
+    ("", "pods/exec", ("create", "get")),
     ("", "events", ("list",)),
     ("", "resourcequotas", ("list",)),
     ("kueue.x-k8s.io", "localqueues", ("list",)),

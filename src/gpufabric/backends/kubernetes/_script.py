@@ -1,29 +1,116 @@
-"""The shell script that starts a node of the gang: POSIX sh, and `getent` where there are several.
+"""The shell script that starts a node of the gang: POSIX sh, and few programs beside it.
 
-It stands in the pod's spec as it is. What it is given: the set-up text as `$1`, then the command.
+Where there are several nodes, `getent` or `python3`; where code travels, `sha256sum`, `gzip` and
+`tar`, or `python3`. It stands in the pod's spec as it is. What it is given: the set-up text as
+`$1`, then the command; and in GPUFABRIC_CODE the hash and the name of each part of the code.
+It writes nowhere but below /gpufabric, so that the image's own files may be read-only.
 """
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["CODE", "RANK", "WORK", "start_script"]
+__all__ = ["CODE", "ENV", "FETCHED", "RANK", "WORK", "start_script"]
 
 RANK = "$GPUFABRIC_NODE_RANK"
 WORK = "/gpufabric/work"
 CODE = "/gpufabric/code"
+FETCHED = "/gpufabric/fetched"
+ENV = f"{WORK}/.gpufabric-env"
 
-_UNPACK = """\
-unpack() {
-  if command -v tar >/dev/null && command -v gzip >/dev/null; then gzip -dc "$1" | tar -xf -
-  else python3 -c 'import sys, tarfile
-tarfile.open(sys.argv[1]).extractall(".", filter="tar")' "$1"; fi || {
-    echo "gpufabric: $1 cannot be unpacked: the image needs tar and gzip, or python3" >&2
-    exit 66
-  }
+_CODE = """\
+refuse() { echo "gpufabric: $1" >&2; exit 66; }
+if [ -e "$CODE/address" ]; then
+  command -v python3 >/dev/null || refuse "code above 900 kB needs python3 in the image"
+  python3 -c '@FETCH@' "$CODE" "@FETCHED@" "@SECONDS@" $GPUFABRIC_CODE & wait $! || exit 66
+  CODE=@FETCHED@
+fi
+hash_of() {
+  if command -v sha256sum >/dev/null && command -v gzip >/dev/null; then
+    case $1 in
+      *.gz) gzip -dc <"$1" | sha256sum ;;
+      *) sha256sum <"$1" ;;
+    esac
+  else python3 -c '@HASH@' "$1"; fi
 }
+unpack() {
+  if command -v tar >/dev/null && command -v gzip >/dev/null; then gzip -dc <"$1" | tar -xf -
+  else python3 -c '@UNPACK@' "$1"; fi
+}
+command -v python3 >/dev/null || {
+  for tool in sha256sum gzip tar; do
+    command -v $tool >/dev/null || refuse "the image has neither $tool nor python3, one of which\
+ checks and unpacks the code"
+  done
+}
+hash=
+for word in $GPUFABRIC_CODE; do
+  if [ -z "$hash" ]; then hash=$word; continue; fi
+  [ -r "$CODE/$word" ] || refuse "$CODE/$word is not there"
+  found=$(hash_of "$CODE/$word")
+  [ "${found%% *}" = "$hash" ] || refuse "$word is not what was launched: its hash is\
+ ${found%% *}, not $hash. Nothing of it was unpacked"
+  hash=
+done
 for part in workdir files; do
-  if [ -e "$CODE/$part.tar.gz" ]; then unpack "$CODE/$part.tar.gz"; fi
+  [ -e "$CODE/$part.tar.gz" ] || continue
+  unpack "$CODE/$part.tar.gz" || refuse "$part.tar.gz cannot be unpacked here"
+  if [ "$CODE" = @FETCHED@ ]; then rm -f "$CODE/$part.tar.gz"; fi
 done"""
+_HASH = """\
+import gzip, hashlib, sys
+path, hash = sys.argv[1], hashlib.sha256()
+with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+    for chunk in iter(lambda: file.read(1 << 20), b""):
+        hash.update(chunk)
+print(hash.hexdigest())"""
+_UNPACK = """\
+import sys, tarfile
+with tarfile.open(sys.argv[1]) as tar:
+    tar.extractall(".", **({"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}))"""
+#: Asks the pod that serves code above 900 kB, until it answers: it may just be replaced.
+_FETCH = """\
+import http.client, shutil, sys, time
+code, out, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+until, told = time.monotonic() + seconds, 0
+def read(name):
+    with open(code + "/" + name) as file:
+        return file.read()
+def lay(part):
+    host, _, port = read("address").rpartition(":")
+    server = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=30)
+    server.request("GET", "/" + part, headers={"Authorization": "Bearer " + read("token")})
+    answer = server.getresponse()
+    if answer.status != 200:
+        raise OSError("it answers %d %s" % (answer.status, answer.reason))
+    with open(out + "/" + part, "wb") as file:
+        shutil.copyfileobj(answer, file, 1 << 20)
+        if file.tell() != int(answer.headers["Content-Length"]):
+            raise OSError("it broke off")
+    server.close()
+for part in sys.argv[5::2]:
+    while True:
+        try:
+            lay(part)
+            break
+        except (OSError, http.client.HTTPException) as exc:
+            late = time.monotonic() > until
+            if late or not told:
+                told = 1
+                sys.stderr.write("gpufabric: pod %s at %s does not give %s: %s%s\\n" % (
+                    read("pod"), read("address"), part, exc,
+                    ". It may be gone: a launch of the same code makes a new one" if late
+                    else "; trying again for %d s" % seconds))
+                sys.stderr.flush()
+            if late:
+                sys.exit(1)
+            time.sleep(1)"""
+_FETCH_S = 180  # a mounted Secret follows its object within about 90 s: a new pod's address too
+
+
+def _code_text() -> str:
+    text = _CODE.replace("@FETCH@", _FETCH).replace("@HASH@", _HASH).replace("@UNPACK@", _UNPACK)
+    return text.replace("@FETCHED@", FETCHED).replace("@SECONDS@", str(_FETCH_S))
+
 
 # What is stopped is told once to the node's command; a shell that is process 1 would ignore it.
 _RUN = """\
@@ -48,15 +135,44 @@ if [ -n "$setup" ]; then run /bin/sh -c "$setup" || exit "$?"; fi
 run "$@"
 exit "$?\""""
 
+_GIVEN = (
+    "GPUFABRIC_NODE_RANK", "GPUFABRIC_ATTEMPT", "GPUFABRIC_NUM_NODES", "GPUFABRIC_NODE_IPS",
+)  # fmt: skip
+#: For commands that join the node later (exec); what the pod's spec says they have anyway.
+_NOTE = f"""\
+quoted() {{
+  rest=$1
+  while :; do
+    case $rest in
+      *\\'*) printf %s%s "${{rest%%\\'*}}" "'\\\\''"; rest=${{rest#*\\'}} ;;
+      *) printf %s "$rest"; return ;;
+    esac
+  done
+}}
+{{
+@SOURCE@for name in @NAMES@; do
+  eval "value=\\$$name"
+  printf "export %s='%s'\\n" "$name" "$(quoted "$value")"
+done
+}} 2>/dev/null >{ENV}"""
+
 _RESOLVE = """\
-command -v getent >/dev/null || { echo "gpufabric: the image has no getent" >&2; exit 69; }
+address_of() {
+  if command -v getent >/dev/null; then getent hosts "$1"
+  else python3 -c 'import socket, sys
+print(socket.getaddrinfo(sys.argv[1], None)[0][4][0])' "$1" 2>/dev/null; fi
+}
+command -v getent >/dev/null || command -v python3 >/dev/null || {
+  echo "gpufabric: the image has neither getent nor python3, one of which finds the nodes" >&2
+  exit 69
+}
 if [ "$GPUFABRIC_ATTEMPT" -gt 0 ]; then sleep @STALE@ & wait $!; fi
 tries=0
 rank=0
 ips=
 while [ "$rank" -lt "$GPUFABRIC_NUM_NODES" ]; do
   name=@HOST@-$rank.@SUBDOMAIN@
-  found=$(getent hosts "$name") || found=
+  found=$(address_of "$name") || found=
   if [ -n "$found" ]; then
     ips="$ips${found%% *}
 "
@@ -84,13 +200,14 @@ def start_script(  # noqa: PLR0913  # the facts of one gang, by keyword
     variables: Sequence[tuple[str, str]],
     source: str | None,
     envs: Mapping[str, str],
+    code: bool,
 ) -> str:
     """The script of every node. `envs` are the user's, and win.
 
     `host` is the pods' host name without the rank.
     """
     return "\n".join(
-        _lines(host, subdomain, num_nodes, variables=variables, source=source, envs=envs)
+        _lines(host, subdomain, num_nodes, variables=variables, source=source, envs=envs, code=code)
     )
 
 
@@ -102,6 +219,7 @@ def _lines(  # noqa: PLR0913  # see start_script
     variables: Sequence[tuple[str, str]],
     source: str | None,
     envs: Mapping[str, str],
+    code: bool,
 ) -> Iterator[str]:
     yield "stopped="
     yield "trap 'exit 143' TERM INT"
@@ -110,7 +228,9 @@ def _lines(  # noqa: PLR0913  # see start_script
     yield 'export GPUFABRIC_ATTEMPT="${GPUFABRIC_ATTEMPT:-0}"'
     yield f"export GPUFABRIC_NUM_NODES={num_nodes}"
     yield f"cd {WORK} || exit 66"
-    yield _UNPACK
+    if code:
+        yield _code_text()
+        yield "unset GPUFABRIC_CODE"
     if num_nodes > 1:
         text = _RESOLVE.replace("@HOST@", host).replace("@SUBDOMAIN@", subdomain)
         yield text.replace("@STALE@", str(_STALE_S)).replace("@TRIES@", str(_TRIES))
@@ -126,4 +246,8 @@ def _lines(  # noqa: PLR0913  # see start_script
             yield f"export {name}={shlex.quote(value)}"
     for name, value in variables:
         yield f"export {name}={value if value == RANK else shlex.quote(value)}"
+    names = [*_GIVEN, *(name for name, _ in variables), *(envs if source is not None else ())]
+    yield _NOTE.replace("@NAMES@", " ".join(dict.fromkeys(names))).replace(
+        "@SOURCE@", "" if source is None else f"printf '%s\\n' '. {shlex.quote(source)}'\n"
+    )
     yield _RUN

@@ -8,10 +8,11 @@ import re
 import time
 from collections.abc import Sequence
 
-from gpufabric._frozen import frozen
+from gpufabric._frozen import field, frozen
 from gpufabric.backends.kubernetes._api import Api, Json, error_of
 from gpufabric.backends.kubernetes._manifest import CONTAINER
 from gpufabric.backends.kubernetes._objects import Found, find, pods_of, workloads
+from gpufabric.backends.kubernetes._patience import Patience
 from gpufabric.backends.kubernetes._status import attempt_of, node_state
 from gpufabric.errors import (
     BackendError,
@@ -19,7 +20,6 @@ from gpufabric.errors import (
     CredentialsError,
     NotFoundError,
     QuotaError,
-    TransientError,
 )
 from gpufabric.job import JobState
 
@@ -103,6 +103,7 @@ class Waiting:
     name: str
     jobsets: bool
     gang_timeout_s: float | None = None
+    patience: Patience = field(factory=Patience)
 
     def until_whole(self) -> None:
         """Gives when every node has started, or the gang has ended. Raises why it will not."""
@@ -110,8 +111,8 @@ class Waiting:
         pause = 0.05
         began = time.monotonic()
         while True:
-            found, why, got = self._look()
-            if why is None or found is None:
+            found, why, got = self.patience.again(self._look)
+            if why is None:
                 return
             for kind in [kind for kind in since if kind != why.kind]:
                 del since[kind]
@@ -130,24 +131,20 @@ class Waiting:
             return own
         return given if kind in _UNDER_WAY else min(own, given)
 
-    def _look(self) -> tuple[Found | None, Why | None, int]:
-        try:
-            found = find(self.api, self.namespace, self.name, jobsets=self.jobsets)
-            if found is None:
-                raise NotFoundError(
-                    "it was removed while it started", backend=self.api.backend, operation="launch"
-                )
-            if found.cancelled or found.condition("Complete", "Completed", "Failed"):
-                return found, None, found.num_nodes
-            pods = pods_of(self.api, self.namespace, self.name)
-            latest = max(map(attempt_of, pods), default=0)
-            mine = [pod for pod in pods if attempt_of(pod) == latest]
-            got = sum(bool(pod["spec"].get("nodeName")) for pod in mine)
-            why = why_waiting(mine, found.num_nodes)
-            return found, self._closer(found, why, mine), got
-        except TransientError:
-            found = Found(kind="", path="", owner=_NOTHING, job=None)
-            return found, Why(kind="starting", words="the API server does not answer"), 0
+    def _look(self) -> tuple[Found, Why | None, int]:
+        found = find(self.api, self.namespace, self.name, jobsets=self.jobsets)
+        if found is None:
+            raise NotFoundError(
+                "it was removed while it started", backend=self.api.backend, operation="launch"
+            )
+        if found.cancelled or found.condition("Complete", "Completed", "Failed"):
+            return found, None, found.num_nodes
+        pods = pods_of(self.api, self.namespace, self.name)
+        latest = max(map(attempt_of, pods), default=0)
+        mine = [pod for pod in pods if attempt_of(pod) == latest]
+        got = sum(bool(pod["spec"].get("nodeName")) for pod in mine)
+        why = why_waiting(mine, found.num_nodes)
+        return found, self._closer(found, why, mine), got
 
     def _closer(self, found: Found, why: Why | None, pods: Sequence[Json]) -> Why | None:
         """The reason with what events and Kueue say of it."""
@@ -206,6 +203,3 @@ class Waiting:
         within = "" if why.final else f" within {limit:g} s"
         words = f"not started{within} ({why.kind}): {why.words}"
         return BackendError(words, backend=backend, operation=operation)
-
-
-_NOTHING: Json = {"metadata": {"annotations": {"gpufabric.io/num-nodes": "0"}}, "spec": {}}

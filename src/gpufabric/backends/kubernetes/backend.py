@@ -30,6 +30,7 @@ from gpufabric.backends.kubernetes._objects import (
     rank_of,
     workloads_of,
 )
+from gpufabric.backends.kubernetes._patience import Patience
 from gpufabric.backends.kubernetes._status import first_failed, job_status
 from gpufabric.backends.kubernetes.check import check_cluster
 from gpufabric.backends.kubernetes.discover import read_site
@@ -187,6 +188,7 @@ class Kubernetes:
             namespace=namespace,
             workdir_limit_bytes=self._settings.workdir_limit_mb * 1e6,
             jobsets=self._has_jobsets(),
+            retry_s=self._settings.retry_s,
         )
         launch.run()
         return JobRef(backend=_NAME, place=f"{context}/{namespace}", name=launch.name)
@@ -214,7 +216,10 @@ class Kubernetes:
     def teardown(self, ref: JobRef) -> None:
         """Removes every object of the job. Of what is gone it succeeds."""
         _, namespace = self._at(ref)
-        remove(self._api, namespace, ref.name, jobsets=self._has_jobsets())
+        remove(
+            self._api, namespace, ref.name, jobsets=self._has_jobsets(),
+            patience=Patience(self._settings.retry_s),
+        )  # fmt: skip
 
     # ---- jobs
 

@@ -5,12 +5,14 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from gpufabric._frozen import FrozenDict, thaw
 from gpufabric.backends.base import Site
 from gpufabric.backends.kubernetes._api import Json
+from gpufabric.backends.kubernetes._carry import CODE_NAME, code_objects
+from gpufabric.backends.kubernetes._code import CODE_LIMIT, code_keys
 from gpufabric.backends.kubernetes._company import company_of, gang_items, within_writes
 from gpufabric.backends.kubernetes._gang import Gang
 from gpufabric.backends.kubernetes._manifest import owned, owner
@@ -21,7 +23,7 @@ from gpufabric.backends.kubernetes._reading import (
     network_of,
     queue_of,
 )
-from gpufabric.backends.kubernetes._script import CODE, RANK, start_script
+from gpufabric.backends.kubernetes._script import CODE, FETCHED, RANK, start_script
 from gpufabric.backends.kubernetes._together import nearness_of
 from gpufabric.catalog.index import Catalog
 from gpufabric.catalog.rows import KubernetesRow, PlatformRow, Toleration
@@ -33,8 +35,8 @@ __all__ = ["make_plan", "object_name"]
 
 _MASTER_PORT = "29400"
 _CALL = (
-    "import pickle, sys\n"
-    "with open(sys.argv[1], 'rb') as file:\n"
+    "import os, pickle, sys\n"
+    "with open(next(filter(os.path.exists, sys.argv[1:])), 'rb') as file:\n"
     "    function, args, kwargs = pickle.load(file)\n"
     "function(*args, **kwargs)\n"
 )
@@ -83,13 +85,14 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
                        and v.name not in task.envs and v.name not in task.secrets],
             source=network.script,
             envs=task.envs,
+            code=any(code_keys(task)),
         ),
         command=(task.setup or "", *_command(task)),
         env=tuple(
             (v.name, v.value) for v in network.env if v.name not in task.envs
         ) + tuple(task.envs.items()),
         secrets=tuple(task.secrets),
-        code=tuple(_code(task)),
+        code=tuple(code_keys(task)),
         resources=_amounts(offer, network),
         selector={**pool.labels, **(network.way.node_selector if network.way else {})},
         tolerations=tuple(_tolerations(network.way, fact, offer, platform)),
@@ -117,7 +120,7 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
         backend=offer.backend,
         task=task,
         offer=offer,
-        steps=tuple(_steps(task, gang)),
+        steps=tuple(_steps(task, gang, _helper_tolerations(site))),
         env=(*network.env, *(v for v in variables if v.name not in given)),
         network=(*network.items, *gang_items(gang, site)),
         warnings=tuple(warnings),
@@ -126,7 +129,7 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
     )
 
 
-def _steps(task: Task, gang: Gang) -> Iterator[Step]:
+def _steps(task: Task, gang: Gang, bare: Sequence[dict[str, str]]) -> Iterator[Step]:
     kind = "JobSet" if gang.jobset else "Job"
     if task.workdir is not None:
         yield Step(verb="pack", kind="workdir", name=task.workdir)
@@ -135,8 +138,21 @@ def _steps(task: Task, gang: Gang) -> Iterator[Step]:
     for one in owned(gang):
         made = str(one["metadata"]["name"])
         yield Step(verb="create", kind=str(one["kind"]), name=made, body=FrozenDict(one))
+    for verb, one in code_objects(gang, tolerations=bare):
+        size = f"{'above' if verb == 'serve' else 'up to'} {CODE_LIMIT // 1000} kB"
+        name = f"{CODE_NAME}, for code {size} packed"
+        yield Step(verb=verb, kind=str(one["kind"]), name=name, body=FrozenDict(one))
     if gang.queue is None:  # else Kueue lets it go when its turn has come
         yield Step(verb="patch", kind=kind, name=gang.name, body=FrozenDict(released))
+
+
+def _helper_tolerations(site: Site) -> list[dict[str, str]]:
+    """Of a pod without a GPU: those of GPU nodes, where there are no others that would take it."""
+    taints = [facts_of(site, pool.name).get("taints") or () for pool in site.pools]
+    if not taints or any(not kept for kept in taints):
+        return []
+    keys = {str(key) for kept in taints for key, *_ in kept} & set(GPU_TAINTS)
+    return [{"key": key, "operator": "Exists"} for key in sorted(keys)]
 
 
 def _amounts(offer: Offer, network: NetworkPlan) -> dict[str, str]:
@@ -176,17 +192,8 @@ def _command(task: Task) -> tuple[str, ...]:
     if isinstance(task.run, str):
         return ("/bin/sh", "-c", task.run)
     if isinstance(task.run, PythonCall):
-        return ("python3", "-c", _CALL, f"{CODE}/function.pickle")
+        return ("python3", "-c", _CALL, *(f"{at}/function.pickle" for at in (CODE, FETCHED)))
     return task.run
-
-
-def _code(task: Task) -> Iterator[str]:
-    if task.workdir is not None:
-        yield "workdir.tar.gz"
-    if task.files:
-        yield "files.tar.gz"
-    if isinstance(task.run, PythonCall):
-        yield "function.pickle"
 
 
 _EARLY = ("GPUFABRIC_NODE_RANK", "GPUFABRIC_NUM_NODES", "GPUFABRIC_ATTEMPT", "GPUFABRIC_NODE_IPS")

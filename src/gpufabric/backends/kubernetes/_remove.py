@@ -1,0 +1,127 @@
+"""All that exists of a job, and removing it: by the cluster's own records, from any process."""
+
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+import time
+from collections.abc import Callable, Iterator
+
+from gpufabric._frozen import frozen
+from gpufabric.backends.kubernetes._api import Api, Json
+from gpufabric.backends.kubernetes._carry import CODE_LABEL
+from gpufabric.backends.kubernetes._objects import JOBSET_VERSION, find, path_of, selector
+from gpufabric.backends.kubernetes._patience import Patience
+from gpufabric.errors import BackendError, ConflictError, CredentialsError, NotFoundError
+
+__all__ = ["leftovers", "remove"]
+
+_Again = Callable[[Callable[[], Json]], Json]
+_GONE_S = 90.0
+_KINDS = (("batch/v1", "Job"), ("v1", "Pod"), ("v1", "Service"), ("v1", "Secret"))
+_SHARED = (("v1", "Secret"), ("v1", "Pod"))
+
+
+def remove(  # noqa: PLR0913  # one job, by keyword
+    api: Api,
+    namespace: str,
+    name: str,
+    *,
+    jobsets: bool,
+    timeout_s: float = _GONE_S,
+    patience: Patience | None = None,
+    uid: str | None = None,
+) -> None:
+    """Removes a job: its owner, and with it all that it owns. Gives when all is gone.
+
+    With `uid` only the job whose owner has it: one of the same name that someone else has made
+    since stays. Raises `BackendError` with `.leftovers` for what is still there.
+    """
+    again = (patience or Patience()).again
+    deadline = time.monotonic() + timeout_s
+    pause = 0.05
+    while True:
+        found = again(lambda: find(api, namespace, name, jobsets=jobsets))
+        meta: Json = found.owner["metadata"] if found is not None else {}
+        if uid is not None and meta.get("uid") not in {uid, None}:
+            return
+        if found is not None and not meta.get("deletionTimestamp"):
+            _delete(api, again, _Left(path=found.path, uid=str(meta["uid"])), "Foreground")
+        left = again(lambda: list(_left(api, namespace, name, jobsets=jobsets)))
+        if not left:
+            return
+        if found is None:  # what a killed teardown left, or what the collector has not yet seen
+            for one in left:
+                _delete(api, again, one, "Background")
+        if time.monotonic() > deadline:
+            paths = [one.path for one in left]
+            raise BackendError(
+                f"still there after {timeout_s:g} s: {', '.join(paths)}",
+                backend=api.backend, operation="teardown", leftovers=paths,
+            )  # fmt: skip
+        time.sleep(pause)
+        pause = min(pause * 1.5, 1.0)
+
+
+def leftovers(api: Api, namespace: str, name: str, *, jobsets: bool) -> list[str]:
+    """The paths of all that exists of a job; of what it shares, what no other job uses."""
+    return [one.path for one in _left(api, namespace, name, jobsets=jobsets)]
+
+
+@frozen(kw_only=True)
+class _Left:
+    path: str
+    uid: str
+    version: str | None = None
+
+
+def _delete(api: Api, again: "_Again", one: _Left, policy: str) -> None:
+    preconditions = {"uid": one.uid}
+    if one.version is not None:
+        preconditions["resourceVersion"] = one.version
+    body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy,
+            "preconditions": preconditions}  # fmt: skip
+    try:
+        again(lambda: api.request("DELETE", one.path, body=body))
+    except (NotFoundError, ConflictError):  # gone, or another since; the next look says
+        return
+
+
+def _left(api: Api, namespace: str, name: str, *, jobsets: bool) -> Iterator[_Left]:
+    kinds = [(JOBSET_VERSION, "JobSet"), *_KINDS] if jobsets else [*_KINDS]
+    for version, kind in kinds:
+        for one in _listed(api, version, kind, namespace, selector(name)["labelSelector"]):
+            meta = one["metadata"]
+            path = path_of(version, kind, namespace, str(meta["name"]))
+            yield _Left(path=path, uid=str(meta["uid"]))
+    for version, kind in _SHARED:
+        for one in _listed(api, version, kind, namespace, CODE_LABEL):
+            meta = one["metadata"]
+            if _only_of(api, namespace, meta.get("ownerReferences") or [], name):
+                path = path_of(version, kind, namespace, str(meta["name"]))
+                uid, at = str(meta["uid"]), str(meta["resourceVersion"])
+                yield _Left(path=path, uid=uid, version=at)
+
+
+def _listed(api: Api, version: str, kind: str, namespace: str, label: str) -> Iterator[Json]:
+    """Without their content: a list of Secrets is as large as all that they hold."""
+    query = {"labelSelector": label}
+    yield from api.items(path_of(version, kind, namespace), query, metadata_only=True)
+
+
+def _only_of(api: Api, namespace: str, owners: list[Json], name: str) -> bool:
+    """Whether an object is of this job, or of none at all, and no other job lives that has it."""
+    if owners and all(one["name"] != name for one in owners):
+        return False
+    return not any(one["name"] != name and _lives(api, namespace, one) for one in owners)
+
+
+def _lives(api: Api, namespace: str, owner: Json) -> bool:
+    path = path_of(str(owner["apiVersion"]), str(owner["kind"]), namespace, str(owner["name"]))
+    try:
+        found = api.get(path, metadata_only=True)
+    except NotFoundError:
+        return False
+    except CredentialsError:  # not ours to see: whoever owns it with us keeps it
+        return True
+    return str(found["metadata"]["uid"]) == str(owner["uid"])
