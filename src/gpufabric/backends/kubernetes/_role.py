@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-__all__ = ["CLUSTER", "NEEDED", "WISHED", "role_main", "role_text"]
+__all__ = ["CLUSTER", "NAMED", "NEEDED", "WISHED", "role_main", "role_text"]
 
 #: API group, resource, verbs: without these no gang can run.
 NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -22,6 +22,7 @@ WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "pods/exec", ("create", "get")),
     ("", "events", ("list",)),
     ("", "resourcequotas", ("list",)),
+    ("", "limitranges", ("list",)),
     ("kueue.x-k8s.io", "localqueues", ("list",)),
     ("kueue.x-k8s.io", "workloads", ("list", "patch")),
 )
@@ -31,6 +32,19 @@ CLUSTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "pods", ("list",)),
     ("", "namespaces", ("get",)),
     ("resource.k8s.io", "deviceclasses", ("list",)),
+    ("resource.k8s.io", "resourceslices", ("list",)),
+    ("resource.k8s.io", "resourceclaims", ("list",)),
+    ("scheduling.k8s.io", "priorityclasses", ("list",)),
+    ("kueue.x-k8s.io", "clusterqueues", ("get",)),
+    ("kueue.x-k8s.io", "resourceflavors", ("get",)),
+    ("kueue.x-k8s.io", "topologies", ("get",)),
+    ("kueue.x-k8s.io", "admissionchecks", ("get",)),
+    ("kueue.x-k8s.io", "workloadpriorityclasses", ("list",)),
+    ("karpenter.sh", "nodepools", ("list",)),
+)
+#: One object of the whole cluster, by its name: what the cluster autoscaler says of its groups.
+NAMED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("", "configmaps", "cluster-autoscaler-status", ("get",)),
 )
 
 
@@ -45,6 +59,14 @@ def _rules(rows: Sequence[tuple[str, str, tuple[str, ...]]]) -> list[str]:
     return lines
 
 
+def _named_rules() -> list[str]:
+    lines: list[str] = []
+    for group, resource, name, verbs in NAMED:
+        rule = _rules(((group, resource, verbs),))
+        lines += [*rule[:2], f'  resourceNames: ["{name}"]', rule[2]]
+    return lines
+
+
 def role_text(namespace: str, *, cluster: bool) -> str:
     """The smallest Role as YAML, with the ClusterRole that lets nodes be seen if asked for."""
     head = "apiVersion: rbac.authorization.k8s.io/v1"
@@ -52,7 +74,7 @@ def role_text(namespace: str, *, cluster: bool) -> str:
     lines += ["rules:", *_rules((*NEEDED, *WISHED))]
     if cluster:
         lines += ["---", head, "kind: ClusterRole", "metadata:", "  name: gpufabric-discover"]
-        lines += ["rules:", *_rules(CLUSTER)]
+        lines += ["rules:", *_rules(CLUSTER), *_named_rules()]
     return "\n".join(lines) + "\n"
 
 
