@@ -9,19 +9,29 @@ from typing import TypedDict, cast
 
 from gpufabric._frozen import evolve
 from gpufabric.backends.base import Site
-from gpufabric.backends.kubernetes._carry import CODE_WRITES
 from gpufabric.backends.kubernetes._gang import Gang
 from gpufabric.backends.kubernetes._manifest import owned
 from gpufabric.backends.kubernetes._reading import controllers, queue_of, queues
 from gpufabric.errors import SpecError
 from gpufabric.net.netplan import NetworkPlan
 from gpufabric.plan import NetworkItem, Offer, Source
+from gpufabric.resources import Resources
+from gpufabric.task import Task
 
-__all__ = ["VOLCANO", "company_of", "gang_apis_of", "gang_items", "priority_of", "within_writes"]
+__all__ = [
+    "VOLCANO",
+    "company_faults",
+    "company_of",
+    "gang_apis_of",
+    "gang_items",
+    "priority_of",
+    "within_writes",
+]
 
 VOLCANO = "volcano"
 _SCHEDULING = "scheduling.k8s.io"
 _NVIDIA = "resource.nvidia.com"
+_VOLCANO_API = "scheduling.volcano.sh"
 _MOST_WRITES = 6
 
 
@@ -48,10 +58,10 @@ def company_of(
     pod, queued = priority_of(priority, site, queue)
     group, group_queue = None, None
     if several and scheduler == VOLCANO:
-        version = apis.get("scheduling.volcano.sh")
+        version = apis.get(_VOLCANO_API)
         if version is None:
             raise SpecError("the site has no PodGroups of Volcano: discover again")
-        group = f"scheduling.volcano.sh/{version}"
+        group = f"{_VOLCANO_API}/{version}"
         wished = offer.resources.capacity
         group_queue = wished if wished not in queues(site) else None
     elif (
@@ -82,12 +92,32 @@ def priority_of(wished: str | None, site: Site, queue: str | None) -> tuple[str 
     return (wished if wished in of_pods else None), queued
 
 
+def company_faults(
+    task: Task, option: Resources, site: Site, *, scheduler: str | None, priority: str | None
+) -> Iterator[str]:
+    """Why the scheduler or priority that the backend was given cannot serve a task here."""
+    if scheduler == VOLCANO and task.num_nodes > 1 and _VOLCANO_API not in gang_apis_of(site):
+        yield (
+            f"scheduler: {VOLCANO} needs PodGroups of {_VOLCANO_API}, which the cluster does not"
+            " have or this user may not create"
+        )
+    of_pods = cast("tuple[str, ...] | None", site.facts.get("priority_classes"))
+    queue = queue_of(option, site)
+    if priority is None or of_pods is None or priority_of(priority, site, queue) != (None, None):
+        return
+    names = list(of_pods)
+    if queue is not None:
+        names += cast("tuple[str, ...]", site.facts.get("workload_priority_classes") or ())
+    known = ", ".join(sorted(set(names))) or "none"
+    yield f"priority: the cluster has no PriorityClass {priority!r} (there are: {known})"
+
+
 def within_writes(gang: Gang) -> tuple[Gang, tuple[str, ...]]:
     """Leaves the scheduler's own group out where the launch would take more than six writes.
 
     A launch makes the owner, what it owns, and lets the owner go.
     """
-    writes = 1 + sum(1 for _ in owned(gang)) + CODE_WRITES * bool(gang.code) + (gang.queue is None)
+    writes = 1 + sum(1 for _ in owned(gang)) + (gang.queue is None)
     own = gang.group is not None and gang.group.startswith(_SCHEDULING)
     if own and writes > _MOST_WRITES:
         words = f"no {gang.group} PodGroup: the launch would take {writes} writes"

@@ -7,6 +7,7 @@
 from collections.abc import Mapping
 from typing import cast
 
+from gpufabric._frozen import evolve
 from gpufabric.backends._pools import cloud_of, row_of
 from gpufabric.backends.base import Pool, Site
 from gpufabric.backends.kubernetes._gang import Nearness
@@ -16,7 +17,7 @@ from gpufabric.net.netplan import NetworkPlan
 from gpufabric.net.tier import NetworkTier
 from gpufabric.plan import Offer
 
-__all__ = ["CLIQUE", "must_share", "nearness_of", "rooms_of"]
+__all__ = ["CLIQUE", "kept_together", "must_share", "nearness_of", "rooms_of"]
 
 #: Nodes with one value of it share an NVLink domain; NVIDIA's DRA driver and GPU feature
 #: discovery set it. https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/dra-cds.html
@@ -37,6 +38,38 @@ def must_share(offer: Offer, site: Site, catalog: Catalog) -> str | None:
     pool = _pool(offer, site)
     row = row_of(pool, cloud_of(pool, catalog), catalog)
     return CLIQUE if (row.nvlink_domain_nodes or 1) > 1 else None
+
+
+def kept_together(offer: Offer, site: Site, catalog: Catalog) -> tuple[Offer, str]:
+    """The offer as the free nodes of the pool can keep it; with a reason where they cannot.
+
+    Where less than the best was asked, nodes of several domains serve too: by the wider network.
+    """
+    label = must_share(offer, site, catalog)
+    if label is None or queue_of(offer.resources, site) is not None:
+        return offer, ""
+    rooms = rooms_of(offer, site, label)
+    most = max((rooms or {}).values(), default=0)
+    if most >= offer.num_nodes:
+        return offer, ""
+    if rooms:
+        words = (
+            f"{offer.num_nodes} nodes were asked for, and the fullest NVLink domain ({label})"
+            f" has {most} of them free: {_told(rooms)}"
+        )
+    else:
+        words = f"its nodes lack the label {label}, which tells those that share an NVLink domain"
+    if offer.resources.network_tier >= NetworkTier.BEST or not offer.nics.gpudirect:
+        return offer, f"best cannot be kept: {words}"
+    warning = f"not best, as the nodes are of several NVLink domains: {words}"
+    tier = NetworkTier.GPUDIRECT
+    return evolve(offer, tier=tier, warnings=(*offer.warnings, warning)), ""
+
+
+def _told(rooms: Mapping[str, int]) -> str:
+    most = sorted(rooms.items(), key=lambda one: (-one[1], one[0]))
+    named = ", ".join(f"{value} {free}" for value, free in most[:5])
+    return named + (f" and {len(most) - 5} more with no more" if len(most) > 5 else "")
 
 
 def rooms_of(offer: Offer, site: Site, label: str) -> Mapping[str, int] | None:

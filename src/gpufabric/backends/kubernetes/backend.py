@@ -66,6 +66,9 @@ class Kubernetes:
         settings: how the library behaves.
         pod_patch: a strategic merge patch of every pod's spec, applied last.
         image: what pods run where a task names none.
+        scheduler: the pods' scheduler, the cluster's own by default; with `volcano` a gang has a
+            PodGroup of Volcano, and `Resources(capacity=...)` may name a queue of it.
+        priority: the PriorityClass of the pods, or Kueue's WorkloadPriorityClass of that name.
         catalog: rows to judge nodes by; what ships by default.
     """
 
@@ -89,6 +92,8 @@ class Kubernetes:
         pod_patch: Mapping[str, object] | None = None,
         *,
         image: str | None = None,
+        scheduler: str | None = None,
+        priority: str | None = None,
         catalog: Catalog | None = None,
     ) -> None:
         """Reads nothing yet."""
@@ -99,6 +104,8 @@ class Kubernetes:
         self._kubeconfig = kubeconfig
         self._patch = cast("FrozenDict[str, object]", freeze(pod_patch or {}))
         self._image = image
+        self._scheduler = scheduler
+        self._priority = priority
         self._catalog = catalog
         self._place: tuple[str, str] | None = None
         self._api = Api(
@@ -168,13 +175,16 @@ class Kubernetes:
 
     def offers(self, task: Task, site: Site) -> Resolution:
         """All ways to run a task on the pools of the cluster."""
-        return make_offers(task, site, self._rows, image=self._image, patch=self._patch)
+        return make_offers(
+            task, site, self._rows, image=self._image, patch=self._patch,
+            scheduler=self._scheduler, priority=self._priority,
+        )  # fmt: skip
 
     def plan(self, task: Task, offer: Offer, site: Site, *, run: str = "") -> LaunchPlan:
         """Every object that `apply` will make."""
         return make_plan(
             task, offer, site, self._rows, run=run, image=self._image, patch=self._patch,
-            grace_s=self._settings.stop_grace_s,
+            grace_s=self._settings.stop_grace_s, scheduler=self._scheduler, priority=self._priority,
         )  # fmt: skip
 
     # ---- writing

@@ -12,6 +12,7 @@ from gpufabric.backends._pools import site_offers
 from gpufabric.backends.base import Pool, Site
 from gpufabric.backends.kubernetes._admission import admitted
 from gpufabric.backends.kubernetes._api import Json
+from gpufabric.backends.kubernetes._company import VOLCANO, company_faults, gang_apis_of
 from gpufabric.backends.kubernetes._reading import (
     GPU_TAINTS,
     controllers,
@@ -20,6 +21,7 @@ from gpufabric.backends.kubernetes._reading import (
     queue_of,
     queues,
 )
+from gpufabric.backends.kubernetes._together import kept_together
 from gpufabric.catalog.index import Catalog
 from gpufabric.net.interconnect import FabricKind, Interconnect
 from gpufabric.net.nics import NicLayout
@@ -33,8 +35,15 @@ __all__ = ["make_offers"]
 _MOST_TEXT = 100_000  # Linux takes 128 KiB in one argument
 
 
-def make_offers(
-    task: Task, site: Site, catalog: Catalog, *, image: str | None, patch: Mapping[str, object]
+def make_offers(  # noqa: PLR0913  # what the backend knows beside the three values, by keyword
+    task: Task,
+    site: Site,
+    catalog: Catalog,
+    *,
+    image: str | None,
+    patch: Mapping[str, object],
+    scheduler: str | None = None,
+    priority: str | None = None,
 ) -> Resolution:
     """All ways to run a task on this cluster, and why not the others."""
     offers: list[Offer] = []
@@ -47,7 +56,10 @@ def make_offers(
             )
         )
     for option in task.resources.alternatives():
-        faults = list(_faults(task, option, site, image))
+        faults = [
+            *_faults(task, option, site, image, scheduler=scheduler),
+            *company_faults(task, option, site, scheduler=scheduler, priority=priority),
+        ]
         if faults:
             rejections += [Rejection(backend=site.backend, reason=text) for text in faults]
             continue
@@ -73,7 +85,9 @@ def _is_gpu_type(option: Resources, pools: list[Pool]) -> bool:
     )
 
 
-def _faults(task: Task, option: Resources, site: Site, image: str | None) -> Iterator[str]:
+def _faults(
+    task: Task, option: Resources, site: Site, image: str | None, *, scheduler: str | None
+) -> Iterator[str]:
     if option.image is None and image is None:
         yield "image: pods run an image; name one in Resources(image=...) or Kubernetes(image=...)"
     if task.max_restarts and "jobset" not in controllers(site):
@@ -87,7 +101,8 @@ def _faults(task: Task, option: Resources, site: Site, image: str | None) -> Ite
             f"network_tier {option.network_tier.value} is about the GPUs' network, and no"
             " accelerator is asked"
         )
-    if option.capacity is not None and option.capacity not in queues(site):
+    own = scheduler == VOLCANO  # whose queues `capacity` may name
+    if option.capacity is not None and option.capacity not in queues(site) and not own:
         known = ", ".join(queues(site)) or "none"
         yield f"capacity: no LocalQueue {option.capacity!r} in the namespace (there are: {known})"
     elif len(queues(site)) > 1 and queue_of(option, site) is None:
@@ -216,6 +231,15 @@ def _with_ways(found: Resolution, site: Site, catalog: Catalog, task: Task) -> R
         lacks = str(facts_of(site, offer.pool).get("no_fabric") or "")
         if lacks and task.num_nodes > 1:
             offer = evolve(offer, warnings=(*offer.warnings, f"no fabric for pods: {lacks}"))  # noqa: PLW2901  # the same offer, with what must be told
+        offer, far = kept_together(offer, site, catalog)  # noqa: PLW2901  # the same
+        if far:
+            refused.append(
+                Rejection(
+                    backend=site.backend, reason=far, place=offer.place,
+                    instance_type=offer.instance_type,
+                )
+            )  # fmt: skip
+            continue
         offers.append(offer)
     return Resolution(offers=tuple(offers), rejections=tuple(refused))
 
@@ -225,8 +249,11 @@ def _cannot(offer: Offer, site: Site, catalog: Catalog) -> str:
     way, level = plan.way, site.facts.get("pod_security")
     if way is None:
         return ""
-    if way.compute_domain:
-        return "its NVLink between nodes needs a ComputeDomain, which is not made yet"
+    if way.compute_domain and "resource.nvidia.com" not in gang_apis_of(site):
+        return (
+            "its NVLink between nodes needs a ComputeDomain (resource.nvidia.com), which the"
+            " cluster lacks or this user may not create: install the NVIDIA DRA driver"
+        )
     host = any(mount.source == "host_path" for mount in way.mounts)
     needs = [
         word
