@@ -9,6 +9,7 @@ from typing import TypedDict, cast
 
 from gpufabric._frozen import evolve
 from gpufabric.backends.base import Site
+from gpufabric.backends.kubernetes._carry import CODE_WRITES
 from gpufabric.backends.kubernetes._gang import Gang
 from gpufabric.backends.kubernetes._manifest import owned
 from gpufabric.backends.kubernetes._reading import controllers, queue_of, queues
@@ -117,7 +118,7 @@ def within_writes(gang: Gang) -> tuple[Gang, tuple[str, ...]]:
 
     A launch makes the owner, what it owns, and lets the owner go.
     """
-    writes = 1 + sum(1 for _ in owned(gang)) + (gang.queue is None)
+    writes = 1 + sum(1 for _ in owned(gang)) + CODE_WRITES * bool(gang.code) + (gang.queue is None)
     own = gang.group is not None and gang.group.startswith(_SCHEDULING)
     if own and writes > _MOST_WRITES:
         words = f"no {gang.group} PodGroup: the launch would take {writes} writes"
