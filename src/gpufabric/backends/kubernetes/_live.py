@@ -11,7 +11,7 @@ from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._apply import again
 from gpufabric.backends.kubernetes._manifest import CONTAINER
 from gpufabric.backends.kubernetes._objects import Found, path_of, pods_of, rank_of
-from gpufabric.backends.kubernetes._script import WORK
+from gpufabric.backends.kubernetes._script import ENV, WORK
 from gpufabric.backends.kubernetes._status import attempt_of, node_state
 from gpufabric.backends.kubernetes._stream import Exec, PortStream, exec_in
 from gpufabric.errors import (
@@ -27,11 +27,16 @@ from gpufabric.job import JobRef, JobState, NodeStatus
 
 __all__ = ["Node", "NodeCommand", "NodeConnection"]
 
+_TRIES = 30
 #: Tells its process id, then becomes the command, where and as the job's own command was started.
 _ENTER = f"""\
 echo $$
 cd {WORK} 2>/dev/null
-if [ -r {WORK}/.gpufabric-env ]; then . {WORK}/.gpufabric-env; fi
+n=0
+until [ -r {ENV} ] || [ "$n" -ge {_TRIES} ]; do n=$((n + 1)); sleep 0.1 2>/dev/null || sleep 1; done
+if [ -r {ENV} ]; then . {ENV}
+else echo "gpufabric: this node has not come to the job's command, so its variables are not set" >&2
+fi
 exec "$@\""""
 _KILL = 'kill -9 -- "-$0" 2>/dev/null || kill -9 "$0"'
 _KILL_S = 10.0

@@ -154,7 +154,7 @@ quoted() {{
   eval "value=\\$$name"
   printf "export %s='%s'\\n" "$name" "$(quoted "$value")"
 done
-}} 2>/dev/null >{ENV}"""
+}} 2>/dev/null >{ENV}.new && mv {ENV}.new {ENV}"""
 
 _RESOLVE = """\
 address_of() {
