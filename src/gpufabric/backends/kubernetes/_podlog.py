@@ -62,6 +62,7 @@ class PodLog:
         self._floor = 0  # seconds
         self._skip: Counter[int] = Counter()
         self._resumed = False
+        self._met = False  # the last line that was given has come again
         self._said: set[bytes] = set()
         self._bases: dict[tuple[bytes, bytes], int | None] = {}
 
@@ -76,7 +77,7 @@ class PodLog:
         """What comes now was read from `since` on."""
         self.rest = b""
         self._skip = Counter(self._given)
-        self._resumed = bool(self._given)
+        self._resumed, self._met = bool(self._given), False
 
     def fresh(self) -> None:
         """What comes now is another log of the same container, after this one."""
@@ -126,6 +127,7 @@ class PodLog:
             if self._resumed:
                 if self._skip[when] > 0:
                     self._skip[when] -= 1
+                    self._met |= when == self._given[-1]
                     continue
                 made.extend(self._first_new(when))
             self._note([when])
@@ -142,9 +144,8 @@ class PodLog:
     def _first_new(self, when: int) -> list[LogLine]:
         """Told before the first line after a break that was not given before it."""
         self._resumed = False
-        rotated = any(self._skip.values())  # lines given before are not there any more
         self._skip.clear()
-        if not rotated:
+        if self._met:  # so nothing is missing between that line and this one
             return []
         words = "gpufabric: the log was rotated while the connection was broken;"
         return [self._event(f"{words} lines before the next one may be missing", when / _NS)]

@@ -12,7 +12,17 @@ from gpufabric.backends.kubernetes._manifest import ATTEMPT_LABEL, CONTAINER
 from gpufabric.backends.kubernetes._objects import Found, rank_of
 from gpufabric.job import JobRef, JobState, JobStatus, NodeStatus
 
-__all__ = ["attempt_of", "job_status", "node_state", "seconds", "terminated_of"]
+__all__ = [
+    "attempt_of",
+    "first_failed",
+    "has_ended",
+    "has_log",
+    "job_status",
+    "node_state",
+    "restarts_of",
+    "seconds",
+    "terminated_of",
+]
 
 _STARTED = (JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED)
 
@@ -40,6 +50,27 @@ def terminated_of(pod: Json) -> Json | None:
     """How the job's container ended, None while it has not."""
     state = _container(pod).get("state") or {}
     return state.get("terminated")
+
+
+def restarts_of(pod: Json) -> int:
+    """How often the kubelet has started the job's container again, which `Never` forbids it."""
+    return int(_container(pod).get("restartCount") or 0)
+
+
+def has_log(pod: Json) -> bool:
+    """Whether the job's container has begun, so that there may be lines of it."""
+    state = node_state(pod)
+    return state.started_at is not None and state.state in {
+        JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED, JobState.LOST
+    }  # fmt: skip
+
+
+def has_ended(pod: Json) -> bool:
+    """Whether the job's container writes no more."""
+    if (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}:
+        return True
+    for_ever = (pod.get("spec") or {}).get("restartPolicy", "Never") != "Never"
+    return terminated_of(pod) is not None and not for_ever
 
 
 def node_state(pod: Json) -> NodeStatus:

@@ -50,6 +50,8 @@ class Watch:
         self.synced = False
         #: What ended it for good: credentials that are not accepted, a list that is not permitted.
         self.error: GpuFabricError | None = None
+        #: Why the last request brought nothing; None again as soon as one does.
+        self.trouble: GpuFabricError | None = None
         #: Whether changes come by themselves.
         self.watching = False
         self._loop = loop
@@ -89,7 +91,9 @@ class Watch:
 
     def _took(self, result: tuple[dict[str, Json], str] | GpuFabricError) -> None:
         if isinstance(result, TransientError):  # and a page that expired on the way
+            self.trouble = result
             self._later(self._list)
+            self._changed()
             return
         if isinstance(result, NotFoundError):  # the kind is not served, or not any more
             result = ({}, "")
@@ -98,7 +102,7 @@ class Watch:
             self._changed()
             return
         self.objects, self._version = result
-        self.synced = True
+        self.synced, self.trouble = True, None
         self._changed()
         if self._may_watch and self._version:
             self._watch()
@@ -150,7 +154,7 @@ class Watch:
             if kind == "ERROR":
                 fault = self._fault(one)
                 break
-            self._pause, self._faults = _PAUSE_S[0], 0
+            self._pause, self._faults, self.trouble = _PAUSE_S[0], 0, None
             changed |= self._event(kind, one)
         if changed:
             self._changed()
@@ -188,6 +192,7 @@ class Watch:
                 self._list()
         elif error is None or isinstance(error, TransientError):
             self._faults += error is not None
+            self.trouble = error or self.trouble
             again = self._list if self._faults > 3 else self._watch
             self._later(again)
         elif isinstance(error, CredentialsError) and status == 401:

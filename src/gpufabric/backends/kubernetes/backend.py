@@ -13,6 +13,8 @@ from gpufabric.backends.base import Capability, CheckReport, Site
 from gpufabric.backends.kubernetes import _logs
 from gpufabric.backends.kubernetes._api import Api, Json, contexts, in_cluster_namespace
 from gpufabric.backends.kubernetes._apply import Launch, again, remove
+from gpufabric.backends.kubernetes._events import Events, listed
+from gpufabric.backends.kubernetes._follow import Follower
 from gpufabric.backends.kubernetes._live import Node, NodeCommand, NodeConnection
 from gpufabric.backends.kubernetes._manifest import (
     CANCELLED,
@@ -277,15 +279,12 @@ class Kubernetes:
         self, ref: JobRef, node_rank: int | None, *, follow: bool, since: float | None
     ) -> Iterator[LogLine]:
         _, namespace = self._at(ref)
-
-        def pods() -> list[Json]:
-            every = pods_of(self._api, namespace, ref.name)
-            return [pod for pod in every if node_rank in {None, rank_of(pod)}]
-
         if follow:
-            lines = _logs.follow(self._api, namespace, pods, lambda: self.status(ref).state.ended)
+            lines = Follower(
+                self._api, namespace, ref, jobsets=self._has_jobsets(), node_rank=node_rank
+            ).lines()
         else:
-            lines = _logs.read(self._api, namespace, again(pods))
+            lines = self._written(ref, namespace, node_rank)
         for line in lines:
             if since is None or line.time is None or line.time >= since:
                 yield line
@@ -299,6 +298,17 @@ class Kubernetes:
     def connect(self, ref: JobRef, port: int, *, node_rank: int = 0) -> NodeConnection:
         """Opens a connection to a port of a node's pod. See `Live`."""
         return NodeConnection(self._node(ref, node_rank), port)
+
+    def _written(self, ref: JobRef, namespace: str, node_rank: int | None) -> Iterator[LogLine]:
+        pods = again(lambda: pods_of(self._api, namespace, ref.name))
+        told = Events(ref.name)
+        found = self._look(ref)
+        if found is not None:
+            told.know(found.owner, pods)
+        ranks = None if node_rank is None else [node_rank]
+        events = told.lines(again(lambda: listed(self._api, namespace)), ranks)
+        mine = [pod for pod in pods if node_rank in {None, rank_of(pod)}]
+        return _logs.read(self._api, namespace, mine, events)
 
     def jobs(self) -> Iterable[JobRef]:
         """Every job of ours in the namespace, by name."""

@@ -1,16 +1,20 @@
 """Log lines over broken connections, against a small API server of pods and their logs."""
 
-import http.server
-import json
+import functools
+import logging
 import threading
-import urllib.parse
-from contextlib import contextmanager
 
 import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+from logserver import served
 
 from gpufabric.backends.kubernetes import _logs
-from gpufabric.backends.kubernetes._api import Api, ExpiredError, error_of
+from gpufabric.backends.kubernetes._api import ExpiredError, error_of
 from gpufabric.backends.kubernetes._apply import again
+from gpufabric.backends.kubernetes._follow import Follower
+from gpufabric.backends.kubernetes._podlog import PodLog
 from gpufabric.errors import (
     BackendError,
     ConflictError,
@@ -20,118 +24,45 @@ from gpufabric.errors import (
     Remedy,
     TransientError,
 )
+from gpufabric.job import GANG, JobRef, LogLine
 
-_KUBECONFIG = """\
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{name: c, context: {cluster: c, user: u, namespace: ml}}]
-clusters: [{name: c, cluster: {server: "http://127.0.0.1:%d"}}]
-users: [{name: u, user: {token: secret-token}}]
-"""
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """One pod of rank 0, whose log breaks off after so many lines on each connection."""
-
-    daemon_threads = True
-
-    def __init__(self, lines, breaks):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.lines = lines
-        self.breaks = list(breaks)
-        self.answers = []
-        self.seen = []
-
-    @property
-    def over(self):
-        return not self.breaks
-
-    def pod(self):
-        state = {"terminated": {"exitCode": 0, "startedAt": "2026-01-01T00:00:00Z"}}
-        if not self.over:
-            state = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
-        return {
-            "metadata": {"name": "p-0", "uid": "u1", "creationTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"nodeName": "n1"},
-            "status": {
-                "phase": "Succeeded" if self.over else "Running",
-                "containerStatuses": [{"name": "job", "state": state}],
-            },
-        }
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self):
-        url = urllib.parse.urlsplit(self.path)
-        query = dict(urllib.parse.parse_qsl(url.query))
-        self.server.seen.append((url.path, query))
-        if self.server.answers:
-            self._send(*self.server.answers.pop(0))
-        elif url.path.endswith("/log"):
-            self._log(query)
-        else:
-            self._send(200, self.server.pod())
-
-    def _send(self, code, body):
-        data = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def _log(self, query):
-        since = query.get("sinceTime", "")[:19]
-        lines = [line for line in self.server.lines if line[:19] >= since]
-        most = self.server.breaks.pop(0) if self.server.breaks else len(lines)
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for line in lines[:most]:
-            data = line.encode() + b"\n"
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-        if most == len(lines):
-            self.wfile.write(b"0\r\n\r\n")
-        self.close_connection = True  # without the last chunk: a connection that broke
-
-    def log_message(self, *args):
-        pass
+REF = JobRef(backend="kubernetes", place="c/ml", name="j")
 
 
 @pytest.fixture
 def serving(tmp_path):
-    @contextmanager
-    def serve(lines=(), breaks=()):
-        with Server(lines, breaks) as server:
-            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-            thread.start()
-            config = tmp_path / "config"
-            config.write_text(_KUBECONFIG % server.server_address[1])
-            api = Api(backend="kubernetes", kubeconfig=str(config))
-            try:
-                yield api, server
-            finally:
-                api.close()
-                server.shutdown()
-                thread.join()
-
-    return serve
+    return functools.partial(served, tmp_path)
 
 
-def _stamped(count, per_moment=3):
+def follow(api, **fields):
+    return Follower(api, "ml", REF, jobsets=False, **fields).lines()
+
+
+def said(lines, rank=0):
+    return [line.text for line in lines if line.stream == "stdout" and line.node_rank == rank]
+
+
+def told(lines):
+    return [(line.node_rank, line.text) for line in lines if line.stream == "event"]
+
+
+def stamped(count, per_moment=3):
     """Lines of which several carry one and the same time."""
     return [
         f"2026-01-01T00:00:{i // 20 % 60:02d}.{i // per_moment:09d}Z line {i}" for i in range(count)
     ]
 
 
-@pytest.mark.parametrize("breaks", [(1,), (7, 3, 50, 2), tuple(range(1, 30)), (0, 0, 10)])
-def test_broken_connections_lose_and_double_no_line(serving, breaks):
-    with serving(_stamped(200), breaks) as (api, server):
-        lines = list(_logs.follow(api, "ml", lambda: [server.pod()], lambda: server.over))
-    assert [line.text for line in lines] == [f"line {i}" for i in range(200)]
+# ---- following
+
+
+@pytest.mark.parametrize("breaks", [(1,), (7, 3, 50, 2), tuple(range(1, 12)), (0, 0, 10)])
+@pytest.mark.parametrize("how", ["cut", "ended"])
+def test_broken_connections_lose_and_double_no_line(serving, breaks, how):
+    with serving(stamped(200), breaks, how=how) as (api, _):
+        lines = list(follow(api))
+    assert said(lines) == [f"line {i}" for i in range(200)]
+    assert told(lines) == []
 
 
 def test_a_line_is_given_as_its_bytes_with_its_time(serving):
@@ -141,15 +72,250 @@ def test_a_line_is_given_as_its_bytes_with_its_time(serving):
     assert line.time == pytest.approx(1767225601.5)
 
 
-def test_a_follower_that_stops_leaves_no_thread(serving):
-    with serving(_stamped(50), [10] * 40) as (api, server):
-        before = threading.active_count()
-        lines = _logs.follow(api, "ml", lambda: [server.pod()], lambda: False)
+def test_a_follower_that_stops_leaves_no_thread_and_no_connection(serving):
+    with serving(stamped(50), [10] * 40) as (api, server):
+        lines = follow(api)
         next(lines)
         lines.close()
-        names = [thread.name for thread in threading.enumerate()]
-        assert not [name for name in names if name.startswith("gpufabric-log")]
-        assert before
+        assert not [t for t in threading.enumerate() if t.name.startswith("gpufabric-watch")]
+        assert server.idle()
+
+
+def test_a_follower_can_be_stopped_by_another_thread(serving):
+    with serving(stamped(5), [5], ends=False) as (api, _):
+        follower = Follower(api, "ml", REF, jobsets=False)
+        seen, enough = [], threading.Event()
+
+        def read():
+            for line in follower.lines():
+                seen.append(line)
+                if len(seen) == 5:
+                    enough.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert enough.wait(20)
+        follower.loop.stop()
+        reader.join(20)
+        assert not reader.is_alive()
+
+
+def test_a_half_line_before_a_break_is_given_whole_and_once(serving):
+    lines = ["2026-01-01T00:00:01.000000001Z a long line", "2026-01-01T00:00:01.000000002Z end"]
+    for at in range(1, 90, 7):
+        with serving(lines, [f"{at}b"], how="ended") as (api, _):
+            assert said(follow(api)) == ["a long line", "end"]
+
+
+def test_a_last_line_without_a_newline_is_given(serving):
+    with serving(["2026-01-01T00:00:01.000000001Z no newline"], newline=False) as (api, _):
+        assert said(follow(api)) == ["no newline"]
+
+
+def test_lines_that_were_rotated_away_in_a_break_are_told_as_missing(serving):
+    with serving(stamped(100, 1), [30]) as (api, server):
+        lines = follow(api)
+        seen = [next(lines) for _ in range(30)]
+        server.rotate(60)
+        seen += lines
+    assert said(seen) == [f"line {i}" for i in (*range(30), *range(60, 100))]
+    ((rank, words),) = told(seen)
+    assert rank == 0
+    assert "may be missing" in words
+    assert seen[30].stream == "event"
+
+
+def test_a_rotation_between_two_lines_that_were_seen_is_not_told(serving):
+    with serving(stamped(100, 1), [30]) as (api, server):
+        lines = follow(api)
+        seen = [next(lines) for _ in range(30)]
+        server.rotate(5)
+        seen += lines
+    assert said(seen) == [f"line {i}" for i in range(100)]
+    assert told(seen) == []
+
+
+def test_where_watching_is_not_permitted_it_is_listed_and_told_once(serving, caplog):
+    caplog.set_level(logging.WARNING, "gpufabric")
+    with serving(stamped(30), [10, 5], watch=403) as (api, _):
+        assert said(follow(api)) == [f"line {i}" for i in range(30)]
+        assert said(follow(api)) == [f"line {i}" for i in range(30)]
+    words = [record.getMessage() for record in caplog.records]
+    assert len([text for text in words if "may not watch pods" in text]) == 1
+
+
+def test_a_server_that_does_not_know_the_version_any_more_is_asked_anew(serving):
+    with serving(stamped(30), [10, 5], watch=410) as (api, _):
+        assert said(follow(api)) == [f"line {i}" for i in range(30)]
+    with serving(stamped(30), [10, 5], watch="ERROR") as (api, _):
+        assert said(follow(api)) == [f"line {i}" for i in range(30)]
+
+
+def test_credentials_that_are_not_accepted_any_more_end_the_follower(serving):
+    with serving(stamped(30), [10]) as (api, server):
+        lines = follow(api)
+        for _ in range(10):
+            next(lines)
+        server.refuse(401)
+        with pytest.raises(CredentialsError, match="does not accept the credentials"):
+            list(lines)
+
+
+def test_a_log_that_may_not_be_read_is_told_and_not_asked_for_ever(serving):
+    with (
+        serving(stamped(3), logs=403) as (api, _),
+        pytest.raises(CredentialsError, match="allowed"),
+    ):
+        list(follow(api))
+
+
+def test_a_job_that_is_removed_ends_its_follower(serving):
+    with serving(stamped(5), [5], ends=False) as (api, server):
+        lines = follow(api)
+        seen = [next(lines) for _ in range(5)]
+        server.remove()
+        seen += lines
+    assert said(seen) == [f"line {i}" for i in range(5)]
+
+
+def test_another_job_of_the_same_name_is_not_followed(serving):
+    with serving(stamped(5), [5], ends=False) as (api, server):
+        lines = follow(api)
+        seen = [next(lines) for _ in range(5)]
+        server.replace()
+        seen += lines
+    assert said(seen) == [f"line {i}" for i in range(5)]
+
+
+def test_words_of_the_kubelet_are_an_event_and_told_once(serving):
+    lines = ["failed to create fsnotify watcher: too many open files", *stamped(3)]
+    with serving(lines, [1, 1, 1]) as (api, _):
+        seen = list(follow(api))
+    assert said(seen) == ["line 0", "line 1", "line 2"]
+    assert told(seen) == [(0, lines[0])]
+
+
+# ---- events
+
+
+def event(reason, about="j-0-abcde", *, kind="Pod", type="Warning", count=1, second=0, uid=None):  # noqa: A002
+    at = f"2026-01-01T00:00:{second:02d}Z"
+    uid = uid or f"{reason}{about}"
+    return {
+        "metadata": {"name": f"e{reason}", "uid": uid, "creationTimestamp": at},
+        "involvedObject": {"kind": kind, "name": about}, "type": type, "reason": reason,
+        "message": f"words of\n {reason}", "count": count, "lastTimestamp": at,
+    }  # fmt: skip
+
+
+def test_events_of_the_job_are_lines_and_those_of_others_are_not(serving):
+    events = [
+        event("BackOff", second=2, count=3), event("FailedScheduling", second=1),
+        event("FailedCreate", "j", kind="Job"), event("Other", "k-0-abcde"),
+        event("Other", "j-0-abcde-x"), event("Scheduled", type="Normal"),
+        event("Pulled", type="Normal"), event("Evicted", "j-1-zzzzz", second=3),
+        event("FailedCreate", "jj", kind="Job"), event("Old", second=0, uid="old"),
+    ]  # fmt: skip
+    events[-1]["lastTimestamp"] = "2025-12-31T00:00:00Z"
+    with serving(stamped(2), events=events) as (api, _):
+        seen = list(follow(api))
+        only = list(follow(api, node_rank=1))
+    assert told(seen) == [
+        (GANG, "FailedCreate: words of FailedCreate"), (0, "Pulled: words of Pulled"),
+        (0, "FailedScheduling: words of FailedScheduling"),
+        (0, "BackOff: words of BackOff (3 times)"), (1, "Evicted: words of Evicted"),
+    ]  # fmt: skip
+    assert told(only) == [(1, "Evicted: words of Evicted")]
+    assert "[gang] FailedCreate: words of FailedCreate" in map(str, seen)
+
+
+def test_an_event_is_told_once_for_each_number_of_its_count(serving):
+    with serving(stamped(5), [5], ends=False, events=[event("BackOff")]) as (api, server):
+        lines = follow(api)
+        seen = [next(lines) for _ in range(6)]
+        for count in (2, 3):
+            server.tell(event("BackOff", count=count))
+            seen.append(next(lines))
+            server.tell(event("BackOff", count=count))
+        server.finish()
+        seen += lines
+    assert [text for _, text in told(seen)] == [
+        "BackOff: words of BackOff", "BackOff: words of BackOff (2 times)",
+        "BackOff: words of BackOff (3 times)",
+    ]  # fmt: skip
+
+
+def test_without_a_right_to_see_events_the_lines_come(serving):
+    with serving(stamped(2), events=403) as (api, _):
+        assert said(follow(api)) == ["line 0", "line 1"]
+
+
+def test_events_stand_where_their_time_is_when_a_log_is_read():
+    at = [LogLine(node_rank=0, data=b"x", stream="event", time=float(t)) for t in (1, 3)]
+    pod_free = list(_logs.read(None, "ml", [], [at[1], at[0], evolve(at[0], node_rank=GANG)]))
+    assert [(line.node_rank, line.time) for line in pod_free] == [(GANG, 1.0), (0, 1.0), (0, 3.0)]
+
+
+# ---- one pod's log, however it is cut
+
+
+_ZONES = {"Z": 0, "+02:00": -7200, "-05:30": 19800}
+_STEPS = st.lists(
+    st.tuples(st.integers(0, 40), st.sampled_from([0, 0, 0, 1, 999_999_999])), max_size=60
+)
+
+
+@given(
+    steps=_STEPS, zone=st.sampled_from(sorted(_ZONES)), reads=st.lists(st.integers(0, 4000)),
+    piece=st.integers(1, 300),
+)  # fmt: skip
+def test_any_cut_of_a_log_gives_each_line_once(steps, zone, reads, piece):
+    """Times may go back by up to a second, as two streams of one container are written."""
+    clock, raw = 0, []
+    for number, (step, back) in enumerate(steps):
+        clock += step * 50_000_000  # many lines of one second, some of one time
+        at = max(0, clock - back)
+        stamp = f"2026-01-01T00:{at // 10**9 // 60:02d}:{at // 10**9 % 60:02d}.{at % 10**9:09d}"
+        raw.append((at, f"{stamp}{zone} line {number}\n".encode()))
+    began = 1767225600 + _ZONES[zone]
+    log, seen = PodLog(3), []
+    for most in (*reads, None):
+        log.again()
+        floor = -1 if log.since is None else _epoch(log.since) - began
+        text = b"".join(line for at, line in raw if at // 10**9 >= floor)[:most]
+        for at in range(0, len(text), piece):
+            seen += log.feed(text[at : at + piece])
+    assert [line.text for line in seen] == [f"line {i}" for i in range(len(raw))]
+    assert [line.time for line in seen] == [
+        pytest.approx(began + at / 10**9, abs=1e-6) for at, _ in raw
+    ]
+    assert {(line.node_rank, line.stream, line.attempt) for line in seen} <= {(3, "stdout", 0)}
+
+
+def _epoch(text):
+    import datetime as dt
+
+    return int(dt.datetime.fromisoformat(text).timestamp())
+
+
+def test_lines_made_in_batches_are_as_others():
+    (line,) = PodLog(1, 2).feed(b"2026-01-01T00:00:01.500000000Z hi\n")
+    assert line == LogLine(node_rank=1, data=b"hi", attempt=2, time=1767225601.5)
+    assert hash(line) == hash(evolve(line))
+    assert repr(line) == repr(evolve(line))
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20))
+def test_whatever_is_no_line_of_a_container_raises_nothing(parts):
+    log = PodLog(0)
+    for part in parts:
+        log.feed(part + b"\n")
+    log.again()
+    log.feed(b"".join(parts))
+    log.last()
+
+
+# ---- requests
 
 
 def test_a_request_is_tried_again_after_an_answer_that_may_pass(serving):

@@ -1,0 +1,119 @@
+"""The cluster's own words about a gang, as lines of its log: each once, without what is routine."""
+
+# The API server's objects are plain JSON, whose parts have no types of their own.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpufabric.backends.kubernetes._api import Api, Json
+from gpufabric.backends.kubernetes._manifest import REPLICA
+from gpufabric.backends.kubernetes._objects import rank_of
+from gpufabric.backends.kubernetes._podlog import said
+from gpufabric.backends.kubernetes._status import seconds
+from gpufabric.errors import CredentialsError
+from gpufabric.job import GANG, LogLine
+
+__all__ = ["Events", "events_path", "listed"]
+
+#: What every gang that goes well says, and what this library does itself.
+_ROUTINE = {
+    "AllJobsCompleted", "Completed", "Created", "CreatedWorkload", "FinishedWorkload",
+    "Resumed", "Scheduled", "Started", "SuccessfulCreate", "SuccessfulDelete", "Suspended",
+}  # fmt: skip
+_HERE_ALREADY = "already present on machine"
+
+
+def events_path(namespace: str) -> str:
+    """Where the events of a namespace are."""
+    return f"/api/v1/namespaces/{namespace}/events"
+
+
+def listed(api: Api, namespace: str) -> list[Json]:
+    """The events of a namespace; none where they may not be listed."""
+    try:
+        return list(api.items(events_path(namespace)))
+    except CredentialsError:
+        return []
+
+
+class Events:
+    """Tells the events of one job, each number of its count once."""
+
+    def __init__(self, name: str) -> None:
+        """Of the job with this name."""
+        job = re.escape(name)
+        self._name = name
+        #: Job and JobSet name pods JOB-RANK-SUFFIX, JobSet its job NAME-REPLICATED-0,
+        #: and Kueue its workload KIND-NAME-SUFFIX.
+        self._pod = re.compile(rf"{job}(?:-{REPLICA}-0)?-(\d+)-[a-z0-9]{{5}}")
+        self._other = re.compile(rf"{job}(?:-{REPLICA}-0)?|(?:job|jobset)-{job}-[a-z0-9]{{5}}")
+        self._told: set[tuple[str, int]] = set()
+        self._since = 0.0
+        self._ranks: dict[str, int] = {}
+
+    def know(self, owner: Json, pods: Sequence[Json]) -> None:
+        """Learns when the job began, and whose pods there are."""
+        self._since = seconds(owner["metadata"].get("creationTimestamp")) or 0.0
+        self._ranks |= {str(pod["metadata"]["uid"]): rank_of(pod) for pod in pods}
+
+    def concerns(self, event: Json) -> bool:
+        """Whether it is, by its names, of this job, and not routine."""
+        return self._rank(event) is not None and not _routine(event)
+
+    def lines(self, events: Iterable[Json], ranks: Iterable[int] | None = None) -> list[LogLine]:
+        """What was not told yet, by time. `ranks` are those wanted, all by default."""
+        wanted = None if ranks is None else set(ranks)
+        made: list[LogLine] = []
+        for event in events:
+            rank = self._rank(event)
+            if rank is None or _routine(event) or (wanted is not None and rank not in wanted):
+                continue
+            when, count = _time(event), _count(event)
+            if when is not None and when < self._since - 1.0:  # of a job of this name before
+                continue
+            key = (str(event["metadata"].get("uid")), count)
+            if key not in self._told:
+                self._told.add(key)
+                made.append(said(_words(event, count), rank=rank, time=when))
+        return sorted(made, key=lambda line: line.time or 0.0)
+
+    def _rank(self, event: Json) -> int | None:
+        about: Mapping[str, object] = event.get("involvedObject") or {}
+        name = str(about.get("name") or "")
+        if about.get("kind") == "Pod":
+            known = self._ranks.get(str(about.get("uid")))
+            found = self._pod.fullmatch(name)
+            return known if known is not None or found is None else int(found[1])
+        return GANG if self._other.fullmatch(name) else None
+
+
+def _routine(event: Json) -> bool:
+    if event.get("type") != "Normal":
+        return False
+    reason = event.get("reason")
+    return reason in _ROUTINE or (
+        reason == "Pulled" and _HERE_ALREADY in str(event.get("message") or "")
+    )
+
+
+def _time(event: Json) -> float | None:
+    series = event.get("series") or {}
+    for text in (
+        series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"),
+        event.get("firstTimestamp"), event["metadata"].get("creationTimestamp"),
+    ):  # fmt: skip
+        if text:
+            return seconds(text)
+    return None
+
+
+def _count(event: Json) -> int:
+    return int((event.get("series") or {}).get("count") or event.get("count") or 1)
+
+
+def _words(event: Json, count: int) -> str:
+    times = f" ({count} times)" if count > 1 else ""
+    message = " ".join(str(event.get("message") or "").split())
+    return f"{event.get('reason')}: {message}{times}"
