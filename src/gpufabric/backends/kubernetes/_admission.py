@@ -63,7 +63,11 @@ def _judged(
     never, waits = queue_faults(
         site, queue_of(offer.resources, site), pool, requests, offer.num_nodes
     )
-    noted = facts_of(site, offer.pool).get("warnings") or () if offer.num_nodes > 1 else ()
+    fact, noted = facts_of(site, offer.pool), list[str]()
+    if offer.num_nodes > 1:
+        noted += fact.get("warnings") or ()
+        never = (*never, *([str(fact["one_node_only"])] if fact.get("one_node_only") else ()))
+    noted += fact.get("notes") or ()
     return (*refused, *never), (*noted, *told, *waits)
 
 

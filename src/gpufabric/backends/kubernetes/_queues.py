@@ -118,12 +118,14 @@ def _flavors(
     Without a cohort nothing can be borrowed; in one, without a limit, as much as the others have.
     https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/
     """
-    for number, group in enumerate(spec.get("resourceGroups") or ()):
+    groups: list[Json] = list(spec.get("resourceGroups") or ())
+    for number, group in enumerate(groups):
         for one in group.get("flavors") or ():
             name = str(one["name"])
             body = (flavors.get(name) or {}).get("spec") or {}
             resources: Json = {}
-            for quota in one.get("resources") or ():
+            quotas: list[Json] = list(one.get("resources") or ())
+            for quota in quotas:
                 nominal = quantity(quota.get("nominalQuota") or "0")
                 limit = quota.get("borrowingLimit")
                 most = nominal if not cohort else None
@@ -154,8 +156,9 @@ def _levels(
             for level in (topology.get("spec") or {}).get("levels") or ():
                 yield str(level["nodeLabel"])
             return
-    for flavor in (local.get("status") or {}).get("flavors") or ():  # v1beta1 says it itself
-        levels = (flavor.get("topology") or {}).get("levels")
+    of_status: list[Json] = list((local.get("status") or {}).get("flavors") or ())
+    for one in of_status:  # v1beta1 says it itself
+        levels = (one.get("topology") or {}).get("levels")
         if levels:
             yield from map(str, levels)
             return

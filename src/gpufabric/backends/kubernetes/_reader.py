@@ -50,6 +50,21 @@ class Reader:
             return None
         return None
 
+    def autoscaler(self, read: Callable[[], T]) -> T | None:
+        """What `read` gives of the cluster autoscaler; None where it is not there or refused."""
+        try:
+            return read()
+        except NotFoundError:
+            return None
+        except CredentialsError as exc:
+            if "not allowed" not in str(exc):
+                raise
+            self.unseen.append(
+                "the cluster autoscaler's status: not allowed to get it; node groups without a"
+                " node are not known"
+            )
+            return None
+
     def listed(self, what: str, path: str) -> list[Json] | None:
         """Every item of a list; None where it may not be read."""
         return self.tolerated(what, lambda: list(self.list(path)))

@@ -12,9 +12,16 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
 from gpufabric._frozen import FrozenDict, freeze
+from gpufabric._yaml import load_value
 from gpufabric.backends.base import Pool, Site
 from gpufabric.backends.kubernetes._api import Api, Json
-from gpufabric.backends.kubernetes._node_pools import pools_of
+from gpufabric.backends.kubernetes._autoscalers import (
+    KARPENTER,
+    NODEPOOL,
+    groups_at_zero,
+    karpenter_pools,
+)
+from gpufabric.backends.kubernetes._node_pools import note_tiers, pools_of
 from gpufabric.backends.kubernetes._nodes import GPU_RESOURCES
 from gpufabric.backends.kubernetes._queues import read_queues
 from gpufabric.backends.kubernetes._quotas import limit_records, quota_record
@@ -25,6 +32,7 @@ from gpufabric.backends.kubernetes._usage import quantity, usage_of
 from gpufabric.backends.kubernetes._ways import Served
 from gpufabric.catalog.index import Catalog
 from gpufabric.catalog.rows import KubernetesRow
+from gpufabric.errors import SpecError
 from gpufabric.net.interconnect import Place
 
 __all__ = ["CONTROLLERS", "GPU_RESOURCES", "pools_of", "quantity", "read_site", "usage_of"]
@@ -38,6 +46,7 @@ CONTROLLERS = {
 Counts = dict[str, dict[str, int]]
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 _DRA = "resource.k8s.io"
+_AUTOSCALER = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 _SECURITY = "pod-security.kubernetes.io/enforce"
 
 
@@ -56,6 +65,10 @@ def read_site(  # what is asked, and as whom
     }
     served = _served(see, catalog)
     pools, by_pool = _pools(see, namespace, catalog, context, served, _labels_of(facts))
+    made = _autoscaled(see, pools, by_pool, catalog, context, served)
+    pools = (*pools, *(pool for pool, _ in made))
+    by_pool |= {pool.name: fact for pool, fact in made}
+    note_tiers(pools, by_pool, catalog)
     facts |= {"custom_resources": list(served.custom_resources), "pools": by_pool}
     see.unseen += _told_of(by_pool)
     if not pools and see.unseen:
@@ -105,13 +118,45 @@ def _usage(see: Reader, namespace: str) -> dict[str, dict[str, float]]:
 
 
 def _labels_of(facts: Json) -> set[str]:
-    """Labels by which flavors of queues choose their nodes."""
+    """Labels by which flavors of queues and Karpenter know their nodes."""
     return {
-        label
-        for queue in facts["queue_quota"].values()
-        for flavor in queue["flavors"] or ()
-        for label in flavor["labels"]
+        NODEPOOL,
+        *(
+            label
+            for queue in facts["queue_quota"].values()
+            for flavor in queue["flavors"] or ()
+            for label in flavor["labels"]
+        ),
     }
+
+
+def _autoscaled(  # noqa: PLR0913, PLR0917  # one caller
+    see: Reader,
+    pools: tuple[Pool, ...],
+    by_pool: Mapping[str, Json],
+    catalog: Catalog,
+    context: str,
+    served: Served,
+) -> list[tuple[Pool, Json]]:
+    """Pools that are made when pods ask for them, where their type is certain; others are told."""
+    status = see.autoscaler(lambda: see.get(_AUTOSCALER))
+    if status is not None:
+        see.unseen += groups_at_zero(_yaml(str((status.get("data") or {}).get("status") or "")))
+    version = see.groups.get(KARPENTER)
+    if version is None:
+        return []
+    items = see.listed("NodePools of Karpenter", f"/apis/{KARPENTER}/{version}/nodepools") or ()
+    existing = {pool.name: (pool, by_pool[pool.name]) for pool in pools if pool.name in by_pool}
+    made, unseen = karpenter_pools(items, existing, catalog, context, served)
+    see.unseen += unseen
+    return [one for one in made.values() if one[0].name not in existing]
+
+
+def _yaml(text: str) -> object:
+    try:
+        return load_value(dict, text)
+    except SpecError:
+        return None  # which is told
 
 
 def _told_of(by_pool: Mapping[str, Json]) -> Iterator[str]:

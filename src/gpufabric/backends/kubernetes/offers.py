@@ -130,6 +130,9 @@ def _open_pools(
         if taint and "tolerations" not in patch:
             refuse(pool, f"its nodes have the taint {taint}; tolerate it with pod_patch")
             continue
+        if fact.get("autoscaler") and not _wants_gpu(option):
+            refuse(pool, "its nodes would be made for a task that asks for no accelerator")
+            continue
         if option.use_spot != pool.spot:
             refuse(pool, "it is spot: ask for use_spot" if pool.spot else "it is not spot")
             continue

@@ -1,0 +1,455 @@
+"""What is offered of a site, and why not the rest: quotas, limits, queues, pools at zero."""
+
+import pytest
+
+from gpufabric._frozen import freeze
+from gpufabric.backends.base import Site
+from gpufabric.backends.kubernetes._autoscalers import groups_at_zero, karpenter_pools
+from gpufabric.backends.kubernetes._node_pools import note_tiers
+from gpufabric.backends.kubernetes._queues import queue_record
+from gpufabric.backends.kubernetes._quotas import limit_records, quota_record
+from gpufabric.backends.kubernetes._ways import Served
+from gpufabric.backends.kubernetes.offers import make_offers
+from gpufabric.backends.kubernetes.plan import make_plan
+from gpufabric.net.tier import NetworkTier
+from gpufabric.task import Task
+
+IMAGE = "registry.test/train:1"
+
+
+def task_of(num_nodes=2, accelerators="H100:8", tier="best", **resources):
+    given = {"accelerators": accelerators, "network_tier": tier} if accelerators else {}
+    return Task.from_dict(
+        {"run": "x", "num_nodes": num_nodes, "resources": {"image": IMAGE, **given, **resources}}
+    )
+
+
+@pytest.fixture
+def offers(catalog):
+    return lambda task, site: make_offers(task, site, catalog, image=None, patch={})
+
+
+@pytest.fixture
+def ask(offers):
+    """The warnings of the best offer, or the reasons of a refusal."""
+
+    def answer(task, site):
+        found = offers(task, site)
+        if found.best is None:
+            return "refused", " | ".join(one.reason for one in found.rejections)
+        return "offered", " | ".join(found.best.warnings)
+
+    return answer
+
+
+@pytest.fixture
+def p5(site_of, dressed):
+    """A site of four p5.48xlarge."""
+    nodes = [dressed("eks-p5", f"n{i}") for i in range(4)]
+    return lambda **facts: site_of(*nodes, **facts)
+
+
+# ---- quotas
+
+
+def _quota(hard, used=None, **spec):
+    body = {"metadata": {"name": "q"}, "spec": {"hard": hard, **spec}}
+    return quota_record({**body, "status": {"hard": hard, "used": used or {}}})
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "resources", "why"),
+    [
+        ({"requests.nvidia.com/gpu": "15"}, {}, {}, "leaves 15 requests.nvidia.com/gpu, 16 are"),
+        ({"requests.vpc.amazonaws.com/efa": "32"}, {}, {}, "leaves 32 requests.vpc.amazonaws.com"),
+        ({"pods": "10"}, {"pods": "9"}, {}, "leaves 1 pods, 2 are needed"),
+        ({"count/pods": "1"}, {}, {}, "leaves 1 count/pods, 2 are needed"),
+        ({"count/jobs.batch": "0"}, {}, {}, "leaves 0 count/jobs.batch, 1 are"),
+        ({"count/jobsets.jobset.x-k8s.io": "3"}, {"count/jobsets.jobset.x-k8s.io": "3"}, {},
+         "leaves 0 count/jobsets"),
+        ({"services": "0"}, {}, {}, "leaves 0 services"),
+        ({"requests.cpu": "100"}, {}, {"cpus": "64+"}, "leaves 100 requests.cpu, 128 are"),
+        ({"memory": "1Ti"}, {}, {"memory_gib": "600+"}, "memory"),
+        ({"requests.cpu": "1000"}, {}, {}, "do not say requests.cpu: say Resources(cpus=...)"),
+        ({"limits.memory": "1Ti"}, {}, {"memory_gib": "1+"}, "do not say limits.memory"),
+    ],
+)  # fmt: skip
+def test_a_quota_that_does_not_suffice_refuses(p5, ask, *, hard, used, resources, why):
+    state, words = ask(task_of(**resources), p5(quotas=[_quota(hard, used)]))
+    assert (state, why in words) == ("refused", True), words
+
+
+@pytest.mark.parametrize(
+    ("hard", "more"),
+    [
+        ({"requests.nvidia.com/gpu": "16", "pods": "2", "count/jobs.batch": "1"}, {}),
+        ({"secrets": "0", "persistentvolumeclaims": "0"}, {}),  # nothing of these is made
+        ({"pods": "0"}, {"scopes": ["BestEffort"]}),
+        ({"pods": "0"}, {"scopes": ["Terminating"]}),
+        ({"pods": "0"}, {"scopeSelector": {"matchExpressions": [
+            {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}),
+        ({"requests.amd.com/gpu": "0"}, {}),
+    ],
+)  # fmt: skip
+def test_a_quota_of_what_is_not_asked_refuses_nothing(p5, ask, hard, more):
+    state, words = ask(task_of(), p5(quotas=[_quota(hard, **more)]))
+    assert state == "offered", words
+
+
+def test_a_quota_in_scope_counts(p5, ask):
+    state, words = ask(task_of(), p5(quotas=[_quota({"pods": "0"}, scopes=["NotTerminating"])]))
+    assert state == "refused", words
+
+
+def test_a_secret_counts_where_the_job_has_one(p5, ask):
+    task = Task.from_dict(
+        {"run": "x", "secrets": {"TOKEN": "s"},
+         "resources": {"accelerators": "H100:8", "image": IMAGE}}
+    )  # fmt: skip
+    state, words = ask(task, p5(quotas=[_quota({"secrets": "0"})]))
+    assert (state, "secrets" in words) == ("refused", True)
+
+
+# ---- limits
+
+
+def _limits(kind="Container", **limits):
+    item = {"metadata": {"name": "lr"}, "spec": {"limits": [{"type": kind, **limits}]}}
+    return list(limit_records(item))
+
+
+@pytest.mark.parametrize(
+    ("limits", "resources", "why"),
+    [
+        (_limits(max={"nvidia.com/gpu": "4"}), {}, "at most 4 nvidia.com/gpu, 8 are asked"),
+        (_limits("Pod", max={"nvidia.com/gpu": "4"}), {}, "lets a pod have at most 4"),
+        (_limits(max={"cpu": "32"}, default={"cpu": "32"}), {"cpus": "64+"}, "at most 32 cpu"),
+        (_limits(default={"cpu": "8"}), {"cpus": "64+"}, "limit of 8 cpu, and 64 are asked"),
+        (_limits("Pod", max={"memory": "1Ti"}), {}, "refuses those without a limit"),
+        (_limits("Pod", min={"cpu": "1"}), {}, "no less than 1 cpu, and none is asked"),
+        (_limits(min={"cpu": "96"}), {"cpus": "64+"}, "no less than 96 cpu, 64 are asked"),
+    ],
+)
+def test_a_limit_that_pods_would_break_refuses(p5, ask, *, limits, resources, why):
+    state, words = ask(task_of(**resources), p5(limits=limits))
+    assert (state, why in words) == ("refused", True), words
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (_limits(default={"cpu": "8"}), "a limit of 8 cpu"),
+        (_limits(default={"memory": "64Gi"}), "a limit of 64 GiB memory"),
+        (_limits(defaultRequest={"cpu": "500m"}), "a request of 0.5 cpu"),
+        (_limits(default={"amd.com/gpu": "1"}), "a limit of 1 amd.com/gpu"),
+        (_limits(max={"nvidia.com/gpu": "8"}, default={"nvidia.com/gpu": "8"}), ""),
+        (_limits("PersistentVolumeClaim", max={"storage": "1Gi"}), ""),
+    ],
+)
+def test_what_a_limit_range_puts_into_pods_is_told(p5, ask, limits, told):
+    state, words = ask(task_of(), p5(limits=limits))
+    assert state == "offered"
+    assert told in words if told else words == ""
+
+
+# ---- queues
+
+
+def _queue(*flavors, cohort=None, used=(), topology=None, stop=None, unseen=False):
+    """A LocalQueue whose ClusterQueue has flavors (name, labels, {resource: quota})."""
+    local = {"metadata": {"name": "team"}, "spec": {"clusterQueue": "cq"}, "status": {}}
+    groups = [
+        {
+            "coveredResources": sorted({r for _, _, quotas in flavors for r in quotas}),
+            "flavors": [
+                {
+                    "name": name,
+                    "resources": [
+                        {"name": r, "nominalQuota": q}
+                        if isinstance(q, str)
+                        else {"name": r, "nominalQuota": q[0], "borrowingLimit": q[1]}
+                        for r, q in quotas.items()
+                    ],
+                }
+                for name, _, quotas in flavors
+            ],
+        }
+    ]
+    spec = {"resourceGroups": groups, "cohortName": cohort, "stopPolicy": stop}
+    status = {"flavorsReservation": [
+        {"name": name, "resources": [{"name": r, "total": total}]} for name, r, total in used
+    ]}  # fmt: skip
+    bodies = {
+        name: {"spec": {"nodeLabels": labels, "topologyName": topology}}
+        for name, labels, _ in flavors
+    }
+    levels = {"t": {"spec": {"levels": [{"nodeLabel": "block"}, {"nodeLabel": "rack"}]}}}
+    whole = None if unseen else {"spec": spec, "status": status}
+    return queue_record(local, whole, {} if unseen else bodies, levels, {})
+
+
+_ALL = {"nvidia.com/gpu": "32", "vpc.amazonaws.com/efa": "128"}
+
+
+@pytest.mark.parametrize(
+    ("queue", "told"),
+    [
+        (_queue(("f", {}, _ALL)), ""),
+        (_queue(("f", {}, {**_ALL, "nvidia.com/gpu": ("8", "8")}), cohort="c"), "may queue"),
+        (_queue(("f", {}, {**_ALL, "nvidia.com/gpu": "8"}), cohort="c"), "may queue"),
+        (_queue(("f", {}, _ALL), used=[("f", "nvidia.com/gpu", "24")]), "uses 24 of 32"),
+        (_queue(("f", {"zone": "x"}, _ALL), ("g", {}, _ALL)), ""),
+        (_queue(("f", {}, {"nvidia.com/gpu": "32"})), "no quota for vpc.amazonaws.com/efa"),
+        (_queue(("f", {}, _ALL), stop="Hold"), "is on hold"),
+        (_queue(unseen=True), "may not be read"),
+        (_queue(("f", {"node.kubernetes.io/instance-type": "p5.48xlarge"}, _ALL)), ""),
+    ],
+)
+def test_a_queue_that_can_give_it_is_offered_with_what_there_is_to_wait_for(p5, ask, queue, told):
+    state, words = ask(task_of(), p5(queues=["team"], queue_quota={"team": queue}))
+    assert state == "offered", words
+    assert told in words if told else words == ""
+
+
+@pytest.mark.parametrize(
+    ("queue", "why"),
+    [
+        (_queue(("f", {}, {**_ALL, "nvidia.com/gpu": "8"})), "at most 8 nvidia.com/gpu, 16 are"),
+        (_queue(("f", {}, {**_ALL, "nvidia.com/gpu": ("8", "4")}), cohort="c"), "at most 12"),
+        (_queue(("f", {}, {**_ALL, "vpc.amazonaws.com/efa": "32"})), "at most 32 vpc.amazonaws"),
+        (_queue(("f", {"pool": "other"}, _ALL)), "flavor f is for nodes with pool=other"),
+        (  # one flavor must take all of the gang
+            _queue(
+                ("f", {}, {**_ALL, "nvidia.com/gpu": "8"}),
+                ("g", {}, {**_ALL, "nvidia.com/gpu": "8"}),
+            ),
+            "flavor g has at most 8",
+        ),
+    ],
+)
+def test_what_a_queue_can_never_give_is_refused(p5, ask, queue, why):
+    state, words = ask(task_of(), p5(queues=["team"], queue_quota={"team": queue}))
+    assert (state, why in words) == ("refused", True), words
+
+
+def test_the_levels_of_a_queues_topology_are_read_from_flavor_or_queue():
+    assert _queue(("f", {}, _ALL), topology="t")["topology"] == ["block", "rack"]
+    local = {
+        "metadata": {"name": "q"},
+        "spec": {"clusterQueue": "cq"},
+        "status": {"flavors": [{"name": "f", "topology": {"name": "t", "levels": ["a", "b"]}}]},
+    }
+    assert queue_record(local, None, {}, {}, {})["topology"] == ["a", "b"]
+
+
+def test_a_queue_that_provisions_is_known_by_its_check():
+    def check(controller):
+        return {"c": {"spec": {"controllerName": controller}}}
+
+    local = {"metadata": {"name": "q"}, "spec": {"clusterQueue": "cq"}}
+    made = queue_record(local, {}, {}, {}, check("kueue.x-k8s.io/provisioning-request"))
+    assert made["provisioning"] == ["c"]
+    assert queue_record(local, {}, {}, {}, check("other"))["provisioning"] == []
+
+
+# ---- pools at zero
+
+
+def _nodepool(*requirements, group="karpenter.k8s.aws", limits=None, **more):
+    """Requirements are (key, operator, values...)."""
+    template = {
+        "nodeClassRef": {"group": group, "kind": "EC2NodeClass", "name": "gpu"},
+        "requirements": [
+            {"key": key, "operator": operator, "values": list(values)}
+            for key, operator, *values in requirements
+        ],
+        **more.pop("template", {}),
+    }
+    spec = {"template": {"spec": template}, **more.pop("spec", {})}
+    if limits:
+        spec["limits"] = limits
+    return {"metadata": {"name": "gpu"}, "spec": spec, "status": more.pop("status", {})}
+
+
+_TYPE = "node.kubernetes.io/instance-type"
+_ZONE = "topology.kubernetes.io/zone"
+P5 = ((_TYPE, "In", "p5.48xlarge"), (_ZONE, "In", "us-east-1a"))
+
+
+@pytest.fixture
+def at_zero(catalog):
+    """A site of what Karpenter would make of NodePools."""
+
+    def make(*nodepools, pools=(), facts=None):
+        existing = {pool.name: (pool, facts[pool.name]) for pool in pools}
+        made, unseen = karpenter_pools(nodepools, existing, catalog, "prod", Served())
+        every = (*pools, *(pool for pool, _ in made.values()))
+        by_pool = {**(facts or {}), **{name: fact for name, (_, fact) in made.items()}}
+        note_tiers(every, by_pool, catalog)
+        site_facts = {
+            "context": "prod", "namespace": "ml", "controllers": {"jobset": "v1alpha2"},
+            "pools": by_pool,
+        }  # fmt: skip
+        return Site(
+            backend="kubernetes", pools=every, unseen=tuple(unseen), facts=freeze(site_facts)
+        )
+
+    return make
+
+
+def test_a_nodepool_at_zero_is_offered_with_what_is_assumed(at_zero, offers, catalog):
+    site = at_zero(_nodepool(*P5, limits={"nvidia.com/gpu": "64"}))
+    (pool,) = site.pools
+    assert (pool.nodes_total, pool.spot, pool.place.zone) == (8, False, "us-east-1a")
+    offer = offers(task_of(), site).best
+    assert offer.tier is NetworkTier.BEST
+    assert "no node exists yet" in offer.warnings[0]
+    assert "vpc.amazonaws.com/efa is assumed" in offer.warnings[0]
+    plan = make_plan(task_of(), offer, site, catalog, run="", image=None, patch={}, grace_s=10)
+    text = plan.to_yaml()
+    assert "karpenter.sh/nodepool: gpu" in text
+    assert "karpenter.sh/capacity-type: on-demand" in text  # it does not say, so pods do
+    assert "vpc.amazonaws.com/efa: '32'" in text or 'vpc.amazonaws.com/efa: "32"' in text
+
+
+@pytest.mark.parametrize(
+    ("limits", "used", "nodes"),
+    [
+        ({"nvidia.com/gpu": "64"}, {"nvidia.com/gpu": "48"}, 2),
+        ({"cpu": "400"}, {}, 2),
+        ({"memory": "4000Gi"}, {}, 1),
+        ({"nodes": "3", "nvidia.com/gpu": "64"}, {"nodes": "1"}, 2),
+        ({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "80"}, 0),
+        ({"example.com/thing": "1"}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_the_limits_of_a_nodepool_bound_its_nodes(at_zero, limits, used, nodes):
+    site = at_zero(_nodepool(*P5, limits=limits, status={"resources": used}))
+    assert site.pools[0].nodes_total == nodes
+
+
+def test_more_nodes_than_the_limits_leave_are_refused(at_zero, ask):
+    state, words = ask(task_of(4), at_zero(_nodepool(*P5, limits={"nvidia.com/gpu": "16"})))
+    assert (state, "4 nodes" in words) == ("refused", True), words
+
+
+@pytest.mark.parametrize(
+    ("requirements", "types"),
+    [
+        ([("karpenter.k8s.aws/instance-family", "In", "p5en")], {"p5en.48xlarge"}),
+        ([(_TYPE, "In", "p5.48xlarge", "p4d.24xlarge"), (_TYPE, "NotIn", "p4d.24xlarge")],
+         {"p5.48xlarge"}),
+        ([("karpenter.k8s.aws/instance-family", "In", "p5"),
+          ("karpenter.k8s.aws/instance-gpu-count", "Gt", "1")], {"p5.48xlarge"}),
+        ([(_TYPE, "In", "p5.48xlarge"), ("kubernetes.io/arch", "In", "arm64")], set()),
+        ([("karpenter.k8s.aws/instance-category", "In", "c", "m", "r")], set()),
+        ([(_TYPE, "In", "m7i.large")], set()),
+    ],
+)  # fmt: skip
+def test_types_are_those_that_all_requirements_leave(at_zero, requirements, types):
+    site = at_zero(_nodepool(*requirements, (_ZONE, "In", "us-east-1a")))
+    assert {pool.instance_type for pool in site.pools} == types
+    assert not site.unseen
+
+
+@pytest.mark.parametrize(
+    ("nodepool", "why"),
+    [
+        (_nodepool(("karpenter.k8s.aws/instance-category", "In", "p")), "names no instance"),
+        (_nodepool(), "names no instance types"),
+        (_nodepool(*P5, ("karpenter.k8s.aws/instance-memory", "Gt", "1")), "memory leaves"),
+        (_nodepool(*P5, group="karpenter.example"), "karpenter.example"),
+        (_nodepool(*P5, spec={"replicas": 2}), "a fixed number of nodes"),
+        (_nodepool(*P5, status={"conditions": [
+            {"type": "Ready", "status": "False", "message": "NodeClass not found"}]}),
+         "not ready: NodeClass not found"),
+    ],
+)  # fmt: skip
+def test_a_nodepool_whose_nodes_are_not_certain_is_told_and_not_offered(at_zero, nodepool, why):
+    site = at_zero(nodepool)
+    assert not site.pools
+    (told,) = site.unseen
+    assert why in told
+
+
+def test_a_nodepool_without_a_zone_takes_no_gang(at_zero, ask):
+    site = at_zero(_nodepool(P5[0]))
+    state, words = ask(task_of(2), site)
+    assert (state, "names no zone" in words) == ("refused", True), words
+    assert ask(task_of(1, tier="standard"), site)[0] == "offered"
+
+
+def test_each_zone_is_a_pool_of_its_own(at_zero):
+    site = at_zero(_nodepool(P5[0], (_ZONE, "In", "us-east-1a", "us-east-1b")))
+    assert [pool.labels[_ZONE] for pool in site.pools] == ["us-east-1a", "us-east-1b"]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "labels"),
+    [
+        (["on-demand", "reserved"], [None]),
+        (["spot", "on-demand"], ["spot", "on-demand"]),
+        (["spot"], ["spot"]),
+    ],
+)
+def test_spot_is_a_pool_of_its_own(at_zero, capacity, labels):
+    key = "karpenter.sh/capacity-type"
+    site = at_zero(_nodepool(*P5, (key, "In", *capacity)))
+    assert [pool.labels.get(key) for pool in site.pools] == labels
+    assert [pool.spot for pool in site.pools] == [label == "spot" for label in labels]
+
+
+def test_taints_of_a_nodepool_keep_pods_out_as_those_of_nodes_do(at_zero, ask):
+    taint = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
+    state, words = ask(task_of(), at_zero(_nodepool(*P5, template={"taints": taint})))
+    assert (state, "taint team=a" in words) == ("refused", True), words
+    startup = at_zero(_nodepool(*P5, template={"startupTaints": taint}))
+    assert ask(task_of(), startup)[0] == "offered"
+
+
+def test_no_node_is_made_for_a_task_without_accelerators(at_zero, ask):
+    state, words = ask(task_of(1, None), at_zero(_nodepool(*P5)))
+    assert (state, "asks for no accelerator" in words) == ("refused", True), words
+
+
+def test_a_provider_that_does_not_know_the_nics_promises_none(at_zero, ask):
+    nodepool = _nodepool(
+        ("karpenter.azure.com/sku-name", "In", "standard_nd96isr_h100_v5"),
+        (_ZONE, "In", "eastus-1"),
+        group="karpenter.azure.com",
+    )
+    site = at_zero(nodepool)
+    assert site.pools[0].labels[_TYPE] == "standard_nd96isr_h100_v5"
+    state, words = ask(task_of(), site)
+    assert (state, "none of its" in words) == ("refused", True), words
+    assert "makes no node for a pod that asks for rdma/ib" in ask(task_of(tier="standard"), site)[1]
+
+
+def test_free_nodes_that_exist_count_beside_those_that_would_be_made(at_zero, site_of, dressed):
+    node = dressed("eks-p5")
+    node["metadata"]["labels"]["karpenter.sh/nodepool"] = "gpu"
+    site = site_of(node)
+    pools, facts = site.pools, {site.pools[0].name: dict(site.facts["pools"][site.pools[0].name])}
+    facts[pools[0].name]["labels"] = {"karpenter.sh/nodepool": "gpu"}
+    both = at_zero(_nodepool(*P5, limits={"nodes": "3"}), pools=pools, facts=facts)
+    assert both.pools[1].nodes_total == 4
+    assert "1 nodes exist" in both.facts["pools"][both.pools[1].name]["notes"][0]
+
+
+def test_empty_groups_of_the_cluster_autoscaler_are_told_by_name():
+    def group(name, total, target=0):
+        health = {"nodeCounts": {"registered": {"total": total}}, "cloudProviderTarget": target}
+        return {"name": name, "health": {**health, "minSize": 0, "maxSize": 8}}
+
+    status = {"nodeGroups": [group("a", 0), group("b", 2, 2), group("c", 0, 1)]}
+    (told,) = groups_at_zero(status)
+    assert "a (up to 8)" in told
+    assert "b " not in told.replace("be ", "")
+    assert list(groups_at_zero({"nodeGroups": [group("b", 2, 2)]})) == []
+
+
+@pytest.mark.parametrize("status", [None, "text", {}, {"nodeGroups": None}])
+def test_a_status_of_another_shape_is_told(status):
+    (told,) = groups_at_zero(status)
+    assert "1.30" in told
