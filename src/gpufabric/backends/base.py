@@ -43,11 +43,21 @@ class Capability(StrEnum):
 
 @frozen(kw_only=True)
 class CheckItem:
-    """One thing that must hold: what, whether it does, and what to do where it does not."""
+    """One thing that must hold: what, whether it does, and what to do where it does not.
+
+    `warn`: it is usable, and something is lost.
+    """
 
     name: str
     ok: bool
     message: str = ""
+    warn: bool = False
+
+
+def _word(item: CheckItem) -> str:
+    if not item.ok:
+        return "FAIL"
+    return "warn" if item.warn else "ok  "
 
 
 @frozen(kw_only=True)
@@ -64,8 +74,7 @@ class CheckReport:
 
     def __str__(self) -> str:
         lines = [
-            f"  {'ok  ' if i.ok else 'FAIL'} {i.name}" + (f": {i.message}" if i.message else "")
-            for i in self.items
+            f"  {_word(i)} {i.name}" + (f": {i.message}" if i.message else "") for i in self.items
         ]
         return "\n".join([f"{self.backend}: {'usable' if self.ok else 'not usable'}", *lines])
 

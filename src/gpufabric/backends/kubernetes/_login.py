@@ -36,6 +36,7 @@ class Credential:
         again: what a person can do where it is not accepted.
         expires: when it ends, in seconds since 1970; None where it does not say.
         fresh_until: when it is obtained anew.
+        renews: whether a new one comes by itself before it ends.
     """
 
     how: str
@@ -45,6 +46,7 @@ class Credential:
     key: str = field(default="", repr=False)
     expires: float | None = None
     fresh_until: float | None = None
+    renews: bool = False
 
     def same_as(self, other: "Credential") -> bool:
         """Whether a server would see no difference."""
@@ -171,6 +173,7 @@ def _with_token(made: Credential, user: Part, where: str, clock: Callable[[], fl
             again=f"the token in {file} has ended, or is of another cluster",
             expires=_jwt_end(_token_in(file, where)),
             fresh_until=clock() + _FILE_FRESH_S,
+            renews=True,
         )
     if token:
         return evolve(
@@ -284,6 +287,7 @@ def _with_plugin(  # noqa: PLR0913  # one caller
         again=f"{where} gave what the server rejects: log in again with the tool it belongs to",
         expires=ends,
         fresh_until=early,
+        renews=True,
     )
 
 
@@ -340,4 +344,5 @@ def pod_credential(token_file: Path, *, clock: Callable[[], float] = time.time) 
         headers=_bearer(token, where),
         expires=_jwt_end(token),
         fresh_until=clock() + _FILE_FRESH_S,
+        renews=True,
     )

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-__all__ = ["CLUSTER", "NAMED", "NEEDED", "WISHED", "role_main", "role_text"]
+__all__ = ["CLUSTER", "NAMED", "NEEDED", "WISHED", "role_main", "role_text", "without"]
 
 #: API group, resource, verbs: without these no gang can run.
 NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -15,8 +15,7 @@ NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "pods", ("delete", "get", "list")),
     ("", "pods/log", ("get",)),
 )
-#: Without these less is known: quotas, queues, why a pod waits; a job in a queue cannot be
-#: cancelled, only torn down; and code above 900 kB cannot travel.
+#: Without these less is known, or one thing does not work: `without` says which.
 WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "pods", ("create", "patch")),
     ("", "pods/exec", ("create", "get")),
@@ -46,6 +45,35 @@ CLUSTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 NAMED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("", "configmaps", "cluster-autoscaler-status", ("get",)),
 )
+
+#: What is lost without one of these, in a namespace (False) or in the cluster (True).
+_LOST = {
+    ("pods", False): "code above 900 kB cannot travel to the nodes",
+    ("pods/exec", False): "commands in nodes, copies, ssh and Jupyter are refused, and code above"
+    " 900 kB cannot travel",
+    ("pods/portforward", False): "ports of nodes cannot be reached",
+    ("events", False): "why a pod waits is known from the pod alone, and logs have no events",
+    ("resourcequotas", False): "a launch finds out that a quota is full when it is refused",
+    ("limitranges", False): "a launch finds out what a pod may ask for when it is refused",
+    ("localqueues", False): "Kueue's queues are not known, and jobs go past them",
+    (
+        "workloads",
+        False,
+    ): "why a queue holds a job is not told, and a queued job cannot be cancelled, only torn down",
+    ("nodes", True): "no GPUs can be offered, only tasks without accelerators run",
+    ("pods", True): "what other namespaces use of the nodes is not subtracted from what is free",
+    ("namespaces", True): "the namespace's Pod Security level is not known",
+    ("deviceclasses", True): "networks that are given by device claims are not offered",
+    ("resourceslices", True): "devices that are given by claims are not counted",
+    ("resourceclaims", True): "devices that others hold by claims are not subtracted",
+    ("clusterqueues", True): "what a queue may ever give is not known",
+    ("nodepools", True): "nodes that Karpenter would make are not offered",
+}
+
+
+def without(resource: str, *, cluster: bool) -> str:
+    """What is lost where a right that is only wished for is missing."""
+    return _LOST.get((resource, cluster), "less is known, and the rest works")
 
 
 def _rules(rows: Sequence[tuple[str, str, tuple[str, ...]]]) -> list[str]:

@@ -164,8 +164,8 @@ class Kubernetes:
     # ---- reading and thinking
 
     def check(self) -> CheckReport:
-        """Whether gangs can run here: the connection, and each permission that is needed."""
-        return check_cluster(self._api, self._name, self._where)
+        """Whether gangs can run here: login, each permission, and what the cluster lacks."""
+        return check_cluster(self._api, self._name, self._where, self.discover, self._rows)
 
     def discover(self) -> Site:
         """Reads what the cluster has."""

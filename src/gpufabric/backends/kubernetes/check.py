@@ -1,75 +1,165 @@
-"""Whether a cluster is usable, verb by verb."""
+"""Whether a cluster is usable: as whom it is asked, what it is, what may be done, what it lacks."""
 
 # The API server's objects are plain JSON, whose parts have no types of their own.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
-from collections.abc import Callable
+import datetime as dt
+import time
+from collections.abc import Callable, Iterator
 
-from gpufabric.backends.base import CheckItem, CheckReport
+from gpufabric.backends.base import CheckItem, CheckReport, Site
 from gpufabric.backends.kubernetes._api import Api
-from gpufabric.backends.kubernetes._role import CLUSTER, NEEDED, WISHED
-from gpufabric.errors import GpuFabricError
+from gpufabric.backends.kubernetes._equipment import equipment, namespace_item
+from gpufabric.backends.kubernetes._login import Credential
+from gpufabric.backends.kubernetes._rights import missing_in_cluster, missing_in_namespace
+from gpufabric.backends.kubernetes._role import CLUSTER, NEEDED, WISHED, without
+from gpufabric.backends.kubernetes._target import Target
+from gpufabric.catalog.index import Catalog
+from gpufabric.errors import CredentialsError, GpuFabricError, NotFoundError
 
-__all__ = ["check_cluster"]
+__all__ = ["TESTED", "check_cluster"]
+
+TESTED = "1.36"
+"""The minor version of Kubernetes that the library's tests run on."""
+_SOON_S = 86400.0
 
 
-def check_cluster(api: Api, name: str, where: Callable[[], tuple[str, str]]) -> CheckReport:
+def check_cluster(  # noqa: PLR0913  # what is asked, and how it is read
+    api: Api,
+    name: str,
+    where: Callable[[], tuple[str, str]],
+    look: Callable[[], Site],
+    catalog: Catalog,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> CheckReport:
     """Asks the server; never raises."""
     items: list[CheckItem] = []
-    try:
-        context, namespace = where()
-        items.append(CheckItem(name="context", ok=True, message=f"{context}, {namespace}"))
-        version = api.get("/version").get("gitVersion")
-        items.append(CheckItem(name="API server", ok=True, message=str(version)))
-        groups = {str(one["name"]) for one in api.get("/apis").get("groups") or ()}
-        for controller, group in (("JobSet", "jobset.x-k8s.io"), ("Kueue", "kueue.x-k8s.io")):
-            told = "installed" if group in groups else "not installed (works without)"
-            items.append(CheckItem(name=controller, ok=True, message=told))
-        items += _permissions(api, namespace, groups)
-    except GpuFabricError as exc:
-        items.append(CheckItem(name="answers", ok=False, message=str(exc)))
+    steps: tuple[tuple[str, Callable[[], Iterator[CheckItem]]], ...] = (
+        ("context", lambda: _context(where)),
+        ("login", lambda: _login(api, clock())),
+        ("API server", lambda: _server(api)),
+        ("namespace", lambda: _namespace(api, where()[1])),
+        ("permissions", lambda: _permissions(api, where()[1])),
+        ("nodes", lambda: _equipped(look(), catalog)),
+    )
+    for step, ask in steps:
+        try:
+            items += ask()
+        except GpuFabricError as exc:
+            items.append(CheckItem(name=step, ok=False, message=str(exc)))
+            break  # what comes after needs it, and would fail for the same reason
     return CheckReport(backend=name, items=tuple(items))
 
 
-def _permissions(api: Api, namespace: str, groups: set[str]) -> list[CheckItem]:
-    items: list[CheckItem] = []
-    for rules, space, needed in (
-        (NEEDED, namespace, True), (WISHED, namespace, False), (CLUSTER, None, False),
-    ):  # fmt: skip
-        for group, resource, verbs in rules:
-            if group and group not in groups:
-                continue
-            missing = [verb for verb in verbs if not _may(api, space, group, resource, verb)]
-            label = f"{resource}.{group}" if group else resource
-            at = f"in {space}" if space else "in the cluster"
-            if not missing:
-                continue
-            words = f"may not {', '.join(missing)} {label} {at}"
-            if needed:
-                words += "; python -m gpufabric kubernetes-role prints the Role that would do"
-            else:
-                words += ": less is known, and the rest works"
-            items.append(CheckItem(name=f"{label} {at}", ok=not needed, message=words))
-    if all(item.ok for item in items):
-        items.append(CheckItem(name="permissions", ok=True, message=f"enough in {namespace}"))
-    return items
+def _context(where: Callable[[], tuple[str, str]]) -> Iterator[CheckItem]:
+    context, namespace = where()
+    yield CheckItem(name="context", ok=True, message=f"{context}, namespace {namespace}")
 
 
-def _may(api: Api, namespace: str | None, group: str, resource: str, verb: str) -> bool:
-    name, _, sub = resource.partition("/")
-    asked = {"group": group, "resource": name, "verb": verb}
-    if sub:
-        asked["subresource"] = sub
-    if namespace:
-        asked["namespace"] = namespace
-    answer = api.request(
-        "POST",
-        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-        body={
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
-        },
-    )
-    return bool((answer.get("status") or {}).get("allowed"))
+# ---- as whom, and over which way
+
+
+def _login(api: Api, now: float) -> Iterator[CheckItem]:
+    yield _credential(api.credential(), now)
+    yield from _transport(api.target())
+
+
+def _credential(made: Credential, now: float) -> CheckItem:
+    if made.expires is None:
+        return CheckItem(name="login", ok=True, message=made.how)
+    when = dt.datetime.fromtimestamp(made.expires, dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    if made.renews:
+        told = f"{made.how}; it ends at {when} and is renewed by then"
+        return CheckItem(name="login", ok=True, message=told)
+    if made.expires <= now:
+        told = f"{made.how}; it ended at {when}: {made.again}"
+        return CheckItem(name="login", ok=False, message=told)
+    soon = made.expires - now < _SOON_S
+    told = f"{made.how}; it ends at {when}, and nothing renews it"
+    return CheckItem(name="login", ok=True, warn=soon, message=told)
+
+
+def _transport(target: Target) -> Iterator[CheckItem]:
+    over = f"{target.server} through the proxy {target.proxy.origin}" if target.proxy else (
+        target.server
+    )  # fmt: skip
+    if not target.encrypted:
+        told = f"{over} is spoken to without TLS: whoever is between reads the login and secrets"
+        yield CheckItem(name="TLS", ok=True, warn=True, message=told)
+    elif not target.verified:
+        told = (
+            f"{over} is not verified, because the kubeconfig says insecure-skip-tls-verify: whoever"
+            " is between can read the login and secrets"
+        )
+        yield CheckItem(name="TLS", ok=True, warn=True, message=told)
+    else:
+        by = "the kubeconfig's authority" if target.authority else "this machine's authorities"
+        yield CheckItem(name="TLS", ok=True, message=f"{over}, verified by {by}")
+
+
+def _server(api: Api) -> Iterator[CheckItem]:
+    version = str(api.get("/version").get("gitVersion"))
+    known = version.removeprefix("v").startswith(f"{TESTED}.")
+    told = version if known else f"{version}; gpufabric is tested with {TESTED}"
+    yield CheckItem(name="API server", ok=True, message=told)
+
+
+def _namespace(api: Api, namespace: str) -> Iterator[CheckItem]:
+    try:
+        item = namespace_item(api.get(f"/api/v1/namespaces/{namespace}"), namespace)
+    except NotFoundError:
+        item = namespace_item(None, namespace)
+    except CredentialsError as exc:
+        if "not allowed" not in str(exc):
+            raise
+        item = None  # told with the other rights
+    if item is not None:
+        yield item
+
+
+# ---- rights
+
+
+def _permissions(api: Api, namespace: str) -> Iterator[CheckItem]:
+    groups = {"", *(str(one["name"]) for one in api.get("/apis").get("groups") or ())}
+    needed = [right for right in NEEDED if right[0] in groups]
+    wished = [right for right in WISHED if right[0] in groups]
+    inside = missing_in_namespace(api, namespace, [*needed, *wished])
+    cluster = missing_in_cluster(api, [right for right in CLUSTER if right[0] in groups])
+    must = {(group, resource, verb) for group, resource, verbs in needed for verb in verbs}
+    enough = True
+    for at, rights in ((namespace, inside), (None, cluster)):
+        for group, resource, verbs in rights:
+            fatal = [v for v in verbs if at is not None and (group, resource, v) in must]
+            enough = enough and not fatal
+            yield _lacking(group, resource, verbs, at, fatal=bool(fatal))
+    if enough:
+        yield CheckItem(name="permissions", ok=True, message=f"enough in {namespace}")
+
+
+def _lacking(
+    group: str, resource: str, verbs: tuple[str, ...], namespace: str | None, *, fatal: bool
+) -> CheckItem:
+    label = f"{resource}.{group}" if group else resource
+    at = f"in {namespace}" if namespace else "in the cluster"
+    told = f"may not {', '.join(verbs)} {label} {at}"
+    if fatal:
+        told += (
+            "; this prints the Role that would do: python -m gpufabric kubernetes-role --namespace"
+            f" {namespace}"
+        )
+    else:
+        told += f": {without(resource, cluster=namespace is None)}"
+    return CheckItem(name=f"{label} {at}", ok=not fatal, warn=not fatal, message=told)
+
+
+# ---- nodes and controllers
+
+
+def _equipped(site: Site, catalog: Catalog) -> Iterator[CheckItem]:
+    yield from equipment(site, catalog)
+    for told in site.unseen:
+        if "not allowed" not in told:  # those are among the rights
+            yield CheckItem(name="not seen", ok=True, warn=True, message=told)
