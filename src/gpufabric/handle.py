@@ -45,7 +45,8 @@ class ProofWatch:
         """Judges the log so far; the next look is twice as far off, a minute at most."""
         self._pause_s = min(self._pause_s * 2, 60.0)
         self._next_time = time.monotonic() + self._pause_s
-        return self._prove(line.text for line in islice(lines, _PROOF_LINES))
+        own = (line.text for line in lines if line.stream != "event")
+        return self._prove(islice(own, _PROOF_LINES))
 
     def add(self, text: str) -> "NetworkProof | None":
         """Takes one line; judges all so far whenever they have doubled."""
@@ -222,7 +223,7 @@ class JobHandle:
             raise SpecError(
                 "an attached handle does not know what was promised: give network(offer=...)"
             )
-        return prove(read(line.text for line in self.logs()), promised)
+        return prove(read(line.text for line in self.logs() if line.stream != "event"), promised)
 
     def _proof_watch(self) -> ProofWatch | None:
         if not self.policy.require_proof or self.plan is None:
@@ -232,7 +233,8 @@ class JobHandle:
     def _watched(self, lines: Iterator[LogLine], watch: ProofWatch) -> Iterator[LogLine]:
         for line in lines:
             yield line
-            self._end_if_refuted(watch, watch.add(line.text))
+            if line.stream != "event":
+                self._end_if_refuted(watch, watch.add(line.text))
 
     def _end_if_refuted(self, watch: ProofWatch, proof: "NetworkProof | None") -> None:
         if proof is None or proof.state != "refuted":

@@ -141,8 +141,13 @@ def close_lines(lines: Iterator[LogLine]) -> None:
 
 
 def by_rank(lines: Iterable[LogLine]) -> list[LogLine]:
-    """Lines node by node: between nodes a follower may see another order than a later reader."""
-    return sorted(lines, key=lambda line: line.node_rank)
+    """What nodes wrote, node by node: a follower may see another order than a later reader.
+
+    Nor need a place repeat its own words: a count that grew is one event to who reads later.
+    """
+    return sorted(
+        (line for line in lines if line.stream != "event"), key=lambda line: line.node_rank
+    )
 
 
 def is_name(text: str) -> bool:
