@@ -239,10 +239,17 @@ class _Making:
 
     # ---- back
 
+    @property
+    def _domains(self) -> str | None:
+        """The API version of the plan's ComputeDomain, None without one."""
+        steps = self.launch.plan.steps
+        made = (str(one.body["apiVersion"]) for one in steps if one.kind == "ComputeDomain")
+        return next(made, None)
+
     def _remove(self, uid: str | None) -> None:
         remove(
             self.api, self.namespace, self.name, jobsets=self.launch.jobsets,
-            patience=self.patience, uid=uid,
+            domains=self._domains, patience=self.patience, uid=uid,
         )  # fmt: skip
 
     def _undo(self, exc: BaseException, uid: str | None) -> None:

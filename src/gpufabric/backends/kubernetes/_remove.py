@@ -4,6 +4,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -28,6 +29,7 @@ def remove(  # noqa: PLR0913  # one job, by keyword
     name: str,
     *,
     jobsets: bool,
+    domains: str | None = None,
     timeout_s: float = _GONE_S,
     patience: Patience | None = None,
     uid: str | None = None,
@@ -35,7 +37,9 @@ def remove(  # noqa: PLR0913  # one job, by keyword
     """Removes a job: its owner, and with it all that it owns. Gives when all is gone.
 
     With `uid` only the job whose owner has it: one of the same name that someone else has made
-    since stays. Raises `BackendError` with `.leftovers` for what is still there.
+    since stays. `domains` is the API version of ComputeDomains where the cluster has such: one
+    that is not gone yet holds its nodes, and the next gang on them would wait for it. Raises
+    `BackendError` with `.leftovers` for what is still there.
     """
     again = (patience or Patience()).again
     deadline = time.monotonic() + timeout_s
@@ -47,7 +51,7 @@ def remove(  # noqa: PLR0913  # one job, by keyword
             return
         if found is not None and not meta.get("deletionTimestamp"):
             _delete(api, again, _Left(path=found.path, uid=str(meta["uid"])), "Foreground")
-        left = again(lambda: list(_left(api, namespace, name, jobsets=jobsets)))
+        left = again(lambda: list(_left(api, namespace, name, jobsets=jobsets, domains=domains)))
         if not left:
             return
         if found is None:  # what a killed teardown left, or what the collector has not yet seen
@@ -87,13 +91,20 @@ def _delete(api: Api, again: "_Again", one: _Left, policy: str) -> None:
         return
 
 
-def _left(api: Api, namespace: str, name: str, *, jobsets: bool) -> Iterator[_Left]:
+def _left(
+    api: Api, namespace: str, name: str, *, jobsets: bool, domains: str | None = None
+) -> Iterator[_Left]:
     kinds = [(JOBSET_VERSION, "JobSet"), *_KINDS] if jobsets else [*_KINDS]
-    for version, kind in kinds:
-        for one in _listed(api, version, kind, namespace, selector(name)["labelSelector"]):
-            meta = one["metadata"]
-            path = path_of(version, kind, namespace, str(meta["name"]))
-            yield _Left(path=path, uid=str(meta["uid"]))
+    mine = selector(name)["labelSelector"]
+    found = [(kind, one) for kind in kinds for one in _listed(api, *kind, namespace, mine)]
+    if domains is not None:
+        kind = (domains, "ComputeDomain")
+        with contextlib.suppress(CredentialsError, NotFoundError):  # not this user's, none is
+            found += [(kind, one) for one in _listed(api, *kind, namespace, mine)]
+    for (version, plural), one in found:
+        meta = one["metadata"]
+        path = path_of(version, plural, namespace, str(meta["name"]))
+        yield _Left(path=path, uid=str(meta["uid"]))
     for version, kind in _SHARED:
         for one in _listed(api, version, kind, namespace, CODE_LABEL):
             meta = one["metadata"]

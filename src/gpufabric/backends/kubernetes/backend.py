@@ -114,7 +114,7 @@ class Kubernetes:
             backend=self._name, context=context, kubeconfig=kubeconfig,
             trust_env=self._settings.trust_env,
         )  # fmt: skip
-        self._jobsets: bool | None = None
+        self._served: Mapping[str, str] | None = None
 
     @classmethod
     def found(cls, settings: Settings) -> tuple["Kubernetes", ...]:
@@ -152,10 +152,16 @@ class Kubernetes:
         return self._place
 
     def _has_jobsets(self) -> bool:
-        if self._jobsets is None:
+        return JOBSET_VERSION.partition("/")[0] in self._groups()
+
+    def _groups(self) -> Mapping[str, str]:
+        """The API groups that are served, each with its preferred `group/version`."""
+        if self._served is None:
             groups = again(lambda: self._api.get("/apis")).get("groups") or ()
-            self._jobsets = any(one["name"] == JOBSET_VERSION.partition("/")[0] for one in groups)
-        return self._jobsets
+            self._served = {
+                str(one["name"]): str(one["preferredVersion"]["groupVersion"]) for one in groups
+            }
+        return self._served
 
     @property
     def _rows(self) -> Catalog:
@@ -230,6 +236,7 @@ class Kubernetes:
         _, namespace = self._at(ref)
         remove(
             self._api, namespace, ref.name, jobsets=self._has_jobsets(),
+            domains=self._groups().get("resource.nvidia.com"),
             patience=Patience(self._settings.retry_s),
         )  # fmt: skip
 

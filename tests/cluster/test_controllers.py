@@ -1,0 +1,341 @@
+"""Gangs by the cluster's own schedulers, queues and domains, on a real server."""
+
+import threading
+
+import pytest
+from attrs import evolve
+from gfcluster.shell import wait_until
+from given import plan_of
+
+from gpufabric.backends.kubernetes._role import NEEDED, WISHED
+from gpufabric.errors import BackendError, CapacityError
+from gpufabric.job import JobState
+
+pytestmark = pytest.mark.cluster
+
+CLIQUE = "nvidia.com/gpu.clique"
+GPUS = {"accelerators": "H100:8", "network_tier": "best"}
+RACK = {"accelerators": "GB200:4", "network_tier": "best"}
+
+
+def listed(backend, path):
+    _, namespace = backend._where()
+    return list(backend._api.items(path.replace("*", f"namespaces/{namespace}")))
+
+
+def pods_of(backend):
+    return listed(backend, "/api/v1/*/pods")
+
+
+def groups_of(backend):
+    return listed(backend, "/apis/scheduling.k8s.io/v1alpha2/*/podgroups")
+
+
+def lines_of(backend, ref):
+    lines = [line for line in backend.logs(ref, follow=True) if line.stream != "event"]
+    return {rank: [x.text for x in lines if x.node_rank == rank] for rank in (0, 1)}
+
+
+def until_gone(list_them):
+    """The collector removes what a job owned: soon, and by itself."""
+    wait_until("the job's objects are collected", lambda: not list_them(), timeout_s=30)
+
+
+def crd(group, kind, version):
+    """A definition that takes any object of a kind, to see that ours are sent and collected."""
+    plural = f"{kind.lower()}s"
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": version, "served": True, "storage": True,
+                    "schema": {"openAPIV3Schema": {
+                        "type": "object", "x-kubernetes-preserve-unknown-fields": True,
+                    }},
+                }
+            ],
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture
+def defined(own_cluster):
+    """Defines kinds for the time of a test."""
+    made = []
+
+    def define(group, kind, version):
+        body = crd(group, kind, version)
+        own_cluster.api.create(body)
+        made.append(body)
+        path = f"/apis/{group}/{version}"
+
+        def served():
+            listed = own_cluster.api.get(path)
+            return listed is not None and listed["resources"]
+
+        wait_until(f"{kind} is served", served, timeout_s=20)
+
+    yield define
+    for body in made:
+        own_cluster.api.delete(body)
+
+
+# ---- the scheduler's own gangs
+
+
+def test_the_schedulers_own_gang_runs_and_its_group_goes_with_the_job(backend, own_cluster):
+    own_cluster.dress("eks-p5")
+    plan = plan_of(backend, "echo up", resources=GPUS, without=("jobset",))
+    assert "create PodGroup" in [f"{step.verb} {step.kind}" for step in plan.steps]
+    ref = backend.apply(plan)
+    (group,) = groups_of(backend)
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+    assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in pods_of(backend)} == {
+        group["metadata"]["name"]
+    }
+    assert lines_of(backend, ref) == {0: ["up"], 1: ["up"]}
+    backend.teardown(ref)
+    until_gone(lambda: groups_of(backend))
+
+
+def test_of_a_gang_that_only_half_fits_the_scheduler_places_nothing(backend, own_cluster):
+    own_cluster.dress("eks-p5")
+    wide = plan_of(backend, "sleep infinity", resources=GPUS, without=("jobset",))
+    one = plan_of(
+        backend, "sleep infinity", num_nodes=1, name="first", resources={"accelerators": "H100:8"}
+    )
+    taken = backend.apply(one)
+    with pytest.raises(CapacityError) as caught:
+        backend.apply(evolve(wide, gang_timeout_s=8.0))
+    assert (caught.value.got, caught.value.wanted, caught.value.leftovers) == (0, 2, ())
+    assert "Insufficient" in str(caught.value) or "gang" in str(caught.value).lower()
+    backend.teardown(taken)
+    until_gone(lambda: groups_of(backend) + pods_of(backend))
+
+
+def test_who_may_not_create_pod_groups_gets_gangs_without(make, limited_user):
+    rules = [
+        {"apiGroups": [group], "resources": [name], "verbs": list(verbs)}
+        for group, name, verbs in (*NEEDED, *WISHED)
+        if group != "scheduling.k8s.io"
+    ]
+    backend = make(kubeconfig=str(limited_user(*rules)))
+    plan = plan_of(backend, "echo hi", without=("jobset",))
+    assert "PodGroup" not in [step.kind for step in plan.steps]
+    assert "podgroups.scheduling.k8s.io: not allowed" in " ".join(backend.discover().unseen)
+    ref = backend.apply(plan)
+    assert lines_of(backend, ref) == {0: ["hi"], 1: ["hi"]}
+    backend.teardown(ref)
+
+
+# ---- Kueue's topologies
+
+
+@pytest.fixture
+def topology_queue(own_cluster, namespace):
+    """A queue whose flavor knows the racks, with room for two gangs of two."""
+    name = namespace
+    kueue = "kueue.x-k8s.io/v1beta2"
+    level = [{"nodeLabel": CLIQUE}, {"nodeLabel": "kubernetes.io/hostname"}]
+    quota = [
+        {"name": resource, "nominalQuota": amount}
+        for resource, amount in (
+            ("cpu", "400"), ("memory", "4Ti"), ("nvidia.com/gpu", "16"),
+            ("vpc.amazonaws.com/efa", "16"),
+        )
+    ]  # fmt: skip
+    made = [
+        {"apiVersion": kueue, "kind": "Topology", "metadata": {"name": name},
+         "spec": {"levels": level}},
+        {"apiVersion": kueue, "kind": "ResourceFlavor", "metadata": {"name": name},
+         "spec": {
+             "nodeLabels": {"node.kubernetes.io/instance-type": "p6e-gb200.36xlarge"},
+             "topologyName": name,
+             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+         }},
+        {"apiVersion": kueue, "kind": "ClusterQueue", "metadata": {"name": name},
+         "spec": {
+             "namespaceSelector": {},
+             "resourceGroups": [{
+                 "coveredResources": [one["name"] for one in quota],
+                 "flavors": [{"name": name, "resources": quota}],
+             }],
+         }},
+        {"apiVersion": kueue, "kind": "LocalQueue",
+         "metadata": {"name": "team", "namespace": namespace}, "spec": {"clusterQueue": name}},
+        {"apiVersion": kueue, "kind": "WorkloadPriorityClass", "metadata": {"name": name},
+         "value": 7, "description": "of a test"},
+    ]  # fmt: skip
+    for one in made:
+        own_cluster.api.create(one)
+    yield name
+    for one in reversed(made):
+        own_cluster.api.delete(one)
+
+
+def _channel(backend, name, device_class):
+    """What the DRA driver would make: a template that asks for nothing of ours."""
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": backend._where()[1]},
+        "spec": {"spec": {"devices": {"requests": [
+            {"name": "channel", "exactly": {"deviceClassName": device_class}}
+        ]}}},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("racks", [("r1", "r1"), ("r1", "r2")], ids=["one rack", "two racks"])
+def test_kueue_admits_a_gang_only_where_its_fabric_ends(
+    make, own_cluster, defined, topology_queue, racks
+):
+    defined("resource.nvidia.com", "ComputeDomain", "v1beta1")
+    for node, rack in zip(("node-1", "node-2"), racks, strict=True):
+        own_cluster.dress("eks-p6e-gb200", node, rack=rack)
+    backend = make(priority=topology_queue)
+    plan = plan_of(backend, "sleep infinity", resources=RACK)
+    assert plan.steps[0].body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    errors = []
+
+    def launch():
+        try:
+            backend.apply(evolve(plan, gang_timeout_s=12.0))
+        except BackendError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+
+    def workload():
+        return next(iter(listed(backend, "/apis/kueue.x-k8s.io/v1beta2/*/workloads")), None)
+
+    def conditions():
+        found = (workload() or {}).get("status", {}).get("conditions", [])
+        return {one["type"]: one for one in found}
+
+    wait_until(
+        "Kueue has spoken",
+        lambda: "QuotaReserved" in conditions(),
+        timeout_s=10,
+    )
+    there = conditions()["QuotaReserved"]
+    load = workload()
+    domains = listed(backend, "/apis/resource.nvidia.com/v1beta1/*/computedomains")
+    thread.join()
+    assert load["spec"]["priority"] == 7
+    topology = load["spec"]["podSets"][0]["topologyRequest"]
+    assert topology["required"] == CLIQUE
+    assert domains[0]["spec"]["numNodes"] == 2
+    assert (there["status"] == "True") == (racks == ("r1", "r1")), there
+    assert len(errors) == 1  # no driver makes the channels here
+    until_gone(lambda: listed(backend, "/apis/resource.nvidia.com/v1beta1/*/computedomains"))
+    assert list(backend.jobs()) == []
+
+
+# ---- racks without a queue
+
+
+def test_a_gang_goes_where_its_rack_has_room_and_its_domain_is_collected(
+    backend, own_cluster, defined
+):
+    defined("resource.nvidia.com", "ComputeDomain", "v1beta1")
+    own_cluster.dress("eks-p6e-gb200", rack="r1")
+    plan = plan_of(backend, "sleep infinity", resources=RACK)
+    errors = []
+
+    def launch():
+        try:
+            backend.apply(evolve(plan, gang_timeout_s=6.0))
+        except BackendError as exc:
+            errors.append(str(exc))
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    path = "/apis/resource.nvidia.com/v1beta1/*/computedomains"
+    wait_until("the domain is there", lambda: listed(backend, path), timeout_s=10)
+    wait_until("the pods are there", lambda: len(pods_of(backend)) == 2, timeout_s=10)
+    (domain,) = listed(backend, path)
+    pods = pods_of(backend)
+    thread.join()
+    assert domain["spec"]["numNodes"] == 2
+    claims = {c["resourceClaimTemplateName"] for p in pods for c in p["spec"]["resourceClaims"]}
+    assert claims == {domain["spec"]["channel"]["resourceClaimTemplate"]["name"]}
+    assert errors
+    until_gone(lambda: listed(backend, path) + pods_of(backend))
+
+
+def test_racks_of_which_none_has_room_are_no_offer(backend, own_cluster, defined):
+    from gpufabric.task import Task
+
+    defined("resource.nvidia.com", "ComputeDomain", "v1beta1")
+    own_cluster.dress("eks-p6e-gb200", "node-1", rack="r1")
+    own_cluster.dress("eks-p6e-gb200", "node-2", rack="r2")
+    task = Task.from_dict({"run": "x", "num_nodes": 2, "resources": RACK})
+    resolution = backend.offers(task, backend.discover())
+    assert not resolution
+    assert f"the fullest NVLink domain ({CLIQUE}) has 1 of them free" in str(resolution)
+
+
+# ---- Volcano
+
+
+def test_a_gang_of_a_scheduler_that_does_not_run_is_rolled_back_and_the_scheduler_is_named(
+    make, own_cluster, defined
+):
+    defined("scheduling.volcano.sh", "PodGroup", "v1beta1")
+    backend = make(scheduler="volcano")
+    plan = plan_of(backend, "echo hi")
+    assert "create PodGroup" in [f"{step.verb} {step.kind}" for step in plan.steps]
+    with pytest.raises(CapacityError, match="volcano"):
+        backend.apply(evolve(plan, gang_timeout_s=3.0))
+    until_gone(lambda: listed(backend, "/apis/scheduling.volcano.sh/v1beta1/*/podgroups"))
+    assert pods_of(backend) == []
+
+
+# ---- priority, text, least privilege
+
+
+def test_pods_have_the_priority_that_the_backend_was_given(make, own_cluster, namespace):
+    body = {
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+        "metadata": {"name": namespace}, "value": 77,
+    }  # fmt: skip
+    own_cluster.api.create(body)
+    try:
+        backend = make(priority=namespace)
+        ref = backend.apply(plan_of(backend, "sleep infinity"))
+        assert {pod["spec"]["priority"] for pod in pods_of(backend)} == {77}
+        backend.teardown(ref)
+    finally:
+        own_cluster.api.delete(body)
+
+
+HARD = {"A": "$(HOME) $$ ${A} $HOME `x` \"y\" 'z' $$(B)", "B": "two\nlines\t", "C": ""}
+
+
+def test_values_reach_the_program_as_they_were_written(backend):
+    run = ["python3", "-c", "import os, json; print(json.dumps([os.environ[k] for k in 'ABC']))"]
+    ref = backend.apply(plan_of(backend, run, envs=HARD))
+    import json
+
+    seen = lines_of(backend, ref)
+    assert [json.loads(seen[rank][0]) for rank in (0, 1)] == [list(HARD.values())] * 2
+    backend.teardown(ref)
+
+
+def test_a_namespace_that_enforces_restricted_takes_the_pods(backend, cluster, namespace):
+    cluster.kubectl(
+        "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted"
+    )
+    plan = plan_of(backend, "id -u", secrets={"T": "x"}, files={"a": "b"})
+    assert "runs as user 1000" in " ".join(plan.warnings)
+    ref = backend.apply(plan)
+    assert lines_of(backend, ref) == {0: ["1000"], 1: ["1000"]}
+    wait_until("it has ended", lambda: backend.status(ref).state.ended, timeout_s=30)
+    assert backend.status(ref).state is JobState.SUCCEEDED
+    backend.teardown(ref)
