@@ -76,8 +76,15 @@ def why_waiting(pods: Sequence[Json], num_nodes: int) -> Why | None:
     if len(pods) < num_nodes:
         waits.append(Why(kind="not created", words=f"{len(pods)} of {num_nodes} pods exist"))
     order = ["unschedulable", "image", "container", "not created", "starting"]
-    waits.sort(key=lambda why: (not why.final, order.index(why.kind)))
-    return waits[0] if waits else Why(kind="starting", words="pods start")
+    waits.sort(key=lambda why: (not why.final, order.index(why.kind), not why.words))
+    if not waits:
+        return Why(kind="starting", words="pods start")
+    return waits[0] if waits[0].words else evolve(waits[0], words=_unspoken(pods))
+
+
+def _unspoken(pods: Sequence[Json]) -> str:
+    name = next((str(pod["spec"].get("schedulerName") or "") for pod in pods), "")
+    return f"the scheduler {name or 'default-scheduler'!r} has not spoken of the pods: does it run?"
 
 
 def _not_started(pod: Json, words: str) -> Why:

@@ -1,6 +1,6 @@
 import pytest
 
-from gpufabric.backends.kubernetes._wait import LIMITS_S, Waiting
+from gpufabric.backends.kubernetes._wait import LIMITS_S, Waiting, why_waiting
 
 
 @pytest.fixture
@@ -26,3 +26,22 @@ def test_a_long_time_prolongs_only_waits_for_what_is_under_way(limits):
     longer = {kind for kind, limit in limits(3600.0).items() if limit == 3600.0}
     assert longer == {"queued", "scaling up", "starting"}
     assert limits(3600.0)["unschedulable"] == LIMITS_S["unschedulable"]
+
+
+def pending(words=None, scheduler="volcano"):
+    said = [{"type": "PodScheduled", "status": "False", "message": words}] if words else []
+    return {
+        "metadata": {"name": "x"},
+        "spec": {"schedulerName": scheduler},
+        "status": {"phase": "Pending", "conditions": said},
+    }
+
+
+def test_a_scheduler_that_says_nothing_is_named():
+    why = why_waiting([pending(), pending()], 2)
+    assert why.kind == "unschedulable"
+    assert "'volcano' has not spoken" in why.words
+
+
+def test_what_the_scheduler_says_of_one_pod_is_told_before_its_silence_on_another():
+    assert why_waiting([pending(), pending("no room")], 2).words == "no room"
