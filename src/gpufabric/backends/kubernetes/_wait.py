@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from gpufabric._frozen import field, frozen
+from gpufabric._frozen import evolve, field, frozen
 from gpufabric.backends.kubernetes._api import Api, Json, error_of
 from gpufabric.backends.kubernetes._manifest import CONTAINER
 from gpufabric.backends.kubernetes._objects import Found, find, pods_of, workloads
