@@ -32,6 +32,8 @@ PAGES = {
     "onprem-k8s": "kubernetes-on-premises",
 }
 _SHOWN = 5
+#: How the catalog begins to tell of what a gang does without.
+_OPTIONAL = ("optional", "only for", "for MPIJobs")
 
 
 def equipment(site: Site, catalog: Catalog) -> Iterator[CheckItem]:
@@ -92,7 +94,8 @@ def _pool(pool: Pool, site: Site, catalog: Catalog) -> CheckItem | None:
         told = "; ".join(f"{node}: {why}" for node, why in [*away.items()][:_SHOWN])
         told = f"none of its nodes is usable now{f' ({told})' if told else ''}"
         return CheckItem(name=name, ok=True, warn=True, message=told)
-    has = f"{pool.nodes_total} x {pool.accelerator or fact['gpu_resource']}"
+    nodes = "1 node" if pool.nodes_total == 1 else f"{pool.nodes_total} nodes"
+    has = f"{nodes} of {pool.accelerator or fact['gpu_resource']}"
     if known is not None and not _has_fabric(known, cloud):
         kind = cloud.interconnect(known).kind
         return CheckItem(name=name, ok=True, message=f"{has}, on {kind}, as they are sold")
@@ -137,7 +140,9 @@ def _needed(row: InstanceTypeRow | None, pool: Pool, cloud: CloudCatalog) -> str
 def needs_of(way: KubernetesRow) -> tuple[str, ...]:
     """What must run in a cluster for a way, with the least version where it is known."""
     return tuple(
-        one.name + (f" {one.minimum} or later" if one.minimum else "") for one in way.daemons
+        one.name + (f" {one.minimum} or later" if one.minimum else "")
+        for one in way.daemons
+        if not one.why.startswith(_OPTIONAL)
     )
 
 

@@ -95,6 +95,7 @@ class Stub(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.port = self.server_address[1]
         self.accepted = None  # Authorization headers; None for any
         self.answers = []
+        self.respond = None  # request -> (code, JSON) or None
         self.seen = []
         self.open = set()
         self.context = None
@@ -163,6 +164,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if accepted is not None and given not in accepted:
             status = {"kind": "Status", "reason": "Unauthorized", "message": "Unauthorized"}
             self._send(401, {}, json.dumps(status).encode())
+        elif self.server.respond and (made := self.server.respond(self.server.seen[-1])):
+            self._send(made[0], {}, json.dumps(made[1]).encode())
         elif self.server.answers:
             self._send(*self.server.answers.pop(0))
         else:
