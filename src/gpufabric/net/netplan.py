@@ -22,6 +22,7 @@ from gpufabric.errors import CatalogError
 from gpufabric.net._pod_items import pod_items
 from gpufabric.net._reach import network_of
 from gpufabric.net.env import Where, environment_of
+from gpufabric.net.interconnect import FabricKind
 from gpufabric.net.nics import Nic
 from gpufabric.plan import EnvVar, NetworkItem, Offer, Source
 
@@ -46,7 +47,7 @@ class NetworkPlan:
     script: str | None = None
 
 
-def network_plan(  # noqa: PLR0913  three are keywords that live backends alone give
+def network_plan(  # noqa: PLR0913  four are keywords that live backends alone give
     offer: Offer,
     cloud: CloudCatalog,
     catalog: Catalog,
@@ -54,11 +55,13 @@ def network_plan(  # noqa: PLR0913  three are keywords that live backends alone 
     envs: Mapping[str, str] | None = None,
     row: InstanceTypeRow | None = None,
     way: KubernetesRow | None = None,
+    fabric: bool = True,
 ) -> NetworkPlan:
     """The network plan of an offer. `envs` are the user's; they win.
 
     `row` is for a type that was found and has no row in the catalog; `way` is how the cluster gives
-    pods their NICs, where that was found out (`fitting_way`), else the preferred one.
+    pods their NICs, where that was found out (`fitting_way`), else the preferred one; `fabric` is
+    false where it was found that they cannot have them.
     """
     row = row or cloud.find_type(offer.instance_type)
     platform = cloud.platforms.get(offer.platform)
@@ -68,11 +71,12 @@ def network_plan(  # noqa: PLR0913  three are keywords that live backends alone 
     whole = offer.gpus_per_node == row.gpu.count
     network = network_of(cloud, row, platform, whole=whole)
     several = offer.num_nodes > 1
-    used = several and network.fabric
+    used = several and network.fabric and fabric
     pods = platform.kind == "kubernetes"
     found = way or network.way
     where = Where(
-        catalog, cloud, row.name, platform.name, network.kind.value, row.gpu.vendor,
+        catalog, cloud, row.name, platform.name,
+        network.kind.value if fabric else FabricKind.ETHERNET.value, row.gpu.vendor,
         way=found.name if found else None,
     )  # fmt: skip
     env = environment_of(where, user=envs, several_nodes=several)

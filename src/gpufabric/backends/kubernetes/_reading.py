@@ -61,5 +61,6 @@ def network_of(
     row = row_of(pool, cloud, catalog)
     name = facts_of(site, pool.name).get("way")
     ways = [one for one in cloud.kubernetes_rows(row.name, pool.platform) if one.name == name]
-    made = network_plan(offer, cloud, catalog, envs=envs, row=row, way=ways[0] if ways else None)
+    way = ways[0] if ways else None
+    made = network_plan(offer, cloud, catalog, envs=envs, row=row, way=way, fabric=way is not None)
     return made, cloud.platforms.get(pool.platform)
