@@ -14,7 +14,7 @@ from gpufabric.config import Settings
 from gpufabric.fabric import Event, Fabric
 from gpufabric.handle import JobHandle
 from gpufabric.job import ExecResult, JobRef, JobStatus, LogLine
-from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer, Resolution
+from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer, Rejection, Resolution
 from gpufabric.task import Task
 
 if TYPE_CHECKING:
@@ -163,6 +163,11 @@ class AsyncJobHandle:
     def attempts(self) -> tuple[Attempt, ...]:
         """Every offer that was tried, the one that took last."""
         return self._job.attempts
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        """What could not be tried, with the reason: a place that did not answer is one of these."""
+        return self._job.rejections
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from gpufabric._frozen import FrozenDict, evolve, field, frozen
 from gpufabric.backends.base import Backend, Capability, CheckItem, CheckReport, Site
 from gpufabric.config import Settings
 from gpufabric.errors import (
+    BackendError,
     ConfigError,
     GpuFabricError,
     Remedy,
@@ -34,6 +35,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 logging.getLogger("gpufabric").addHandler(logging.NullHandler())
 _APPLY_TRIES = 3
+_APPLY_S = 10.0  # a backend that bore a failing server this long has been patient enough
 
 
 @frozen(kw_only=True)
@@ -255,7 +257,7 @@ class Fabric:
             attempts.append(outcome[0])
             if outcome[1] is not None:
                 plan, ref = outcome[1]
-                return self._handle(ref, plan, attempts, chosen)
+                return self._handle(ref, plan, attempts, chosen, resolution.rejections)
             if outcome[0].remedy in {Remedy.FIX_SETUP, Remedy.RETRY}:
                 closed.add(offer.backend)
         raise nowhere(task, resolution, attempts)
@@ -410,16 +412,24 @@ class Fabric:
                 f"the plan is for backend {plan.backend!r}, which is not in {self!r}; add it"
             )
 
+        left: list[str] = []  # of every try: a later one may not know that it is its own
+
         def again(exc: BaseException) -> bool:
+            if isinstance(exc, BackendError):
+                left.extend(exc.leftovers)
             return isinstance(exc, GpuFabricError) and exc.remedy is Remedy.RETRY
 
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(again),
-            stop=tenacity.stop_after_attempt(_APPLY_TRIES),
+            stop=tenacity.stop_after_attempt(_APPLY_TRIES) | tenacity.stop_after_delay(_APPLY_S),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
             reraise=True,
         )
-        return retrying(backend.apply, plan)
+        try:
+            return retrying(backend.apply, plan)
+        except BackendError as exc:
+            exc.leftovers = tuple(dict.fromkeys(left))
+            raise
 
     def _launch_plan(self, plan: LaunchPlan) -> JobHandle:
         started = time.time()
@@ -430,7 +440,12 @@ class Fabric:
         return self._handle(ref, plan, [took], LaunchPolicy())
 
     def _handle(
-        self, ref: JobRef, plan: LaunchPlan, attempts: Sequence[Attempt], policy: LaunchPolicy
+        self,
+        ref: JobRef,
+        plan: LaunchPlan,
+        attempts: Sequence[Attempt],
+        policy: LaunchPolicy,
+        rejections: Sequence[Rejection] = (),
     ) -> JobHandle:
         self._tell("launched", f"{ref} on {plan.offer}", backend=plan.backend, ref=ref)
         return JobHandle(
@@ -439,6 +454,7 @@ class Fabric:
             settings=self.settings,
             plan=plan,
             attempts=attempts,
+            rejections=rejections,
             policy=policy,
         )
 

@@ -12,7 +12,7 @@ from gpufabric.backends.base import Backend
 from gpufabric.config import Settings
 from gpufabric.errors import JobFailedError, JobTimeoutError, ParseError, SpecError
 from gpufabric.job import ExecResult, JobRef, JobState, JobStatus, LogLine
-from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer
+from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer, Rejection
 
 if TYPE_CHECKING:
     from gpufabric._forward import PortForward
@@ -85,6 +85,7 @@ class JobHandle:
         settings: Settings,
         plan: LaunchPlan | None = None,
         attempts: Sequence[Attempt] = (),
+        rejections: Sequence[Rejection] = (),
         policy: LaunchPolicy | None = None,
     ) -> None:
         """Made by `Fabric.launch` and `Fabric.attach`."""
@@ -93,6 +94,8 @@ class JobHandle:
         self.plan = plan
         #: Every offer that was tried, the one that took last.
         self.attempts = tuple(attempts)
+        #: What could not be tried, with the reason: a place that did not answer is one of these.
+        self.rejections = tuple(rejections)
         self.policy = policy or LaunchPolicy()
         self._backend = backend
         self._settings = settings

@@ -64,6 +64,11 @@ def error_of(  # noqa: PLR0911, PLR0913  # one return a kind of answer
             f"not allowed: {message}. check() lists every missing permission",
             backend=backend, operation=operation,
         )  # fmt: skip
+    if code == 404 and message.startswith("namespaces "):  # of another cluster it may well be there
+        return NotFoundError(
+            f"{message}: kubectl create namespace, or use another", backend=backend,
+            operation=operation, remedy=Remedy.FIX_SETUP,
+        )  # fmt: skip
     if code == 404:
         return NotFoundError(message, backend=backend, operation=operation)
     if code == 409:

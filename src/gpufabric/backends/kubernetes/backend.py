@@ -176,7 +176,8 @@ class Kubernetes:
     def discover(self) -> Site:
         """Reads what the cluster has."""
         context, namespace = self._where()
-        site = again(lambda: read_site(
+        patience = Patience(min(self._settings.retry_s, self._settings.discover_timeout_s / 4))
+        site = patience.again(lambda: read_site(
             self._api, name=self._name, context=context, namespace=namespace, catalog=self._rows
         ))  # fmt: skip
         return evolve(site, as_of=dt.datetime.now(dt.UTC).replace(microsecond=0))
