@@ -13,7 +13,7 @@ from gpufabric.backends.kubernetes._manifest import CONTAINER
 from gpufabric.backends.kubernetes._objects import Found, path_of, pods_of, rank_of
 from gpufabric.backends.kubernetes._script import ENV, WORK
 from gpufabric.backends.kubernetes._status import attempt_of, node_state
-from gpufabric.backends.kubernetes._stream import Exec, PortStream, exec_in
+from gpufabric.backends.kubernetes._stream import ALL_TAKEN, Exec, PortStream, exec_in
 from gpufabric.errors import (
     BackendError,
     CredentialsError,
@@ -37,7 +37,7 @@ until [ -r {ENV} ] || [ "$n" -ge {_TRIES} ]; do n=$((n + 1)); sleep 0.1 2>/dev/n
 if [ -r {ENV} ]; then . {ENV}
 else echo "gpufabric: this node has not come to the job's command, so its variables are not set" >&2
 fi
-exec "$@\""""
+"""
 _KILL = 'kill -9 -- "-$0" 2>/dev/null || kill -9 "$0"'
 _KILL_S = 10.0
 _log = logging.getLogger(__name__)
@@ -120,9 +120,10 @@ class NodeCommand(Exec):
         self._head = bytearray()
         self._pid: int | None = None
         try:
+            script = _ENTER + (ALL_TAKEN if stdin else 'exec "$@"')
             super().__init__(
                 node.api, namespace=node.namespace, pod=node.pod, container=CONTAINER,
-                command=["/bin/sh", "-c", _ENTER, "gpufabric", *command], stdin=stdin,
+                command=["/bin/sh", "-c", script, "gpufabric", *command], stdin=stdin,
             )  # fmt: skip
         except CredentialsError:
             raise

@@ -23,7 +23,7 @@ from gpufabric.backends.kubernetes._websocket import Carrier
 from gpufabric.errors import BackendError, Remedy, TransientError
 from gpufabric.job import ExecResult
 
-__all__ = ["Exec", "PortStream", "exec_in"]
+__all__ = ["ALL_TAKEN", "Exec", "PortStream", "exec_in"]
 
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _END_OF_STDIN = b"\xff\x00"
@@ -34,6 +34,14 @@ _COUNTED = """\
 while read -r n && [ "$n" -gt 0 ]; do
   dd bs="$n" count=1 iflag=fullblock 2>/dev/null
 done | "$@\""""
+
+#: The server tells how a command ended only after all of its input was taken, so what it left is.
+ALL_TAKEN = """\
+exec 3<&0
+"$@" <&3 3<&-
+code=$?
+cat <&3 >/dev/null 2>&1 &
+exit "$code\""""
 
 
 class Exec:
@@ -222,8 +230,9 @@ def exec_in(  # noqa: PLR0913  # one command in one container
     Raises `TimeoutError` after `timeout_s`, `BackendError` where the command could not be started,
     and `TransientError` where the connection ended before it.
     """
+    words = [*command] if stdin is None else ["/bin/sh", "-c", ALL_TAKEN, "gpufabric", *command]
     running = Exec(
-        api, namespace=namespace, pod=pod, container=container, command=command,
+        api, namespace=namespace, pod=pod, container=container, command=words,
         stdin=stdin is not None,
     )  # fmt: skip
     try:

@@ -20,6 +20,7 @@ CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 _CHUNK = 64 * 1024
 _AHEAD = 1 << 20  # what may wait on its way, for each direction
 _LARGEST = 64 << 20  # a frame above this is no frame of a Kubernetes server
+_READS = 16  # before what waits to be sent has its turn
 _GONE_S = 0.5
 _QUIET_S = 30.0  # load balancers end connections on which nothing moves
 
@@ -168,6 +169,7 @@ class Carrier:
         self._encode, self._decode = encode, decode
         self._linger_s = linger_s
         self._send = bytearray()
+        self._deaf: OSError | None = None  # why the server hears nothing any more
         self._wake, self._woken = os.pipe()
         self._stop = False
         self._lock = threading.Lock()
@@ -207,25 +209,17 @@ class Carrier:
 
     def _turn(self) -> bool:
         """Waits until something can move, and moves it; whether all is said."""
-        reading = all(out.size < _AHEAD for out in self._outs.values())
-        if reading:
-            over = self._receive()
-            if over is not None:
-                return over
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        if reading or self._send:
-            events = (select.POLLIN if reading else 0) | (select.POLLOUT if self._send else 0)
-            poll.register(self._sock, events)
-        if self._source is not None and len(self._send) < _AHEAD:
-            poll.register(self._source, select.POLLIN)
-        for out in self._outs.values():
-            if out.fd is not None and out.waiting:
-                poll.register(out.fd, select.POLLOUT)
-        last = self._source is None and self._linger_s is not None
+        for _ in range(_READS):  # first: a server that has said its last words hears no more
+            over = self._receive() if self._room else None
+            if over is None:
+                break
+            if over:
+                return True
+        self._transmit()
         if self._linger_s is not None and all(out.fd is None for out in self._outs.values()):
             return True  # nobody reads any more
-        ready = dict(poll.poll(1000 * (self._linger_s or 0 if last else _QUIET_S)))
+        last = self._source is None and self._linger_s is not None
+        ready = self._await(self._linger_s or 0 if last else _QUIET_S)
         if not ready:
             if last:
                 return True
@@ -236,8 +230,25 @@ class Carrier:
             self._read_source()
         for out in self._outs.values():
             out.write()
-        self._transmit()
         return False
+
+    def _await(self, seconds: float) -> dict[int, int]:
+        """What can move, as soon as anything can."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        events = (select.POLLIN if self._room else 0) | (select.POLLOUT if self._send else 0)
+        if events:
+            poll.register(self._sock, events)
+        if self._source is not None and len(self._send) < _AHEAD and not self._deaf:
+            poll.register(self._source, select.POLLIN)
+        for out in self._outs.values():
+            if out.fd is not None and out.waiting:
+                poll.register(out.fd, select.POLLOUT)
+        return dict(poll.poll(1000 * seconds))
+
+    @property
+    def _room(self) -> bool:
+        return all(out.size < _AHEAD for out in self._outs.values())
 
     def _receive(self) -> bool | None:
         """Reads what has come; None where nothing has."""
@@ -246,7 +257,7 @@ class Carrier:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         if not data:
-            raise ConnectionResetError("the connection was closed without a word")
+            raise self._deaf or ConnectionResetError("the connection was closed without a word")
         return self._take(data)
 
     def _take(self, data: bytes) -> bool:
@@ -287,6 +298,11 @@ class Carrier:
             try:
                 done = self._sock.send(memoryview(self._send)[: 4 * _CHUNK].tobytes())
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError as exc:  # what was said before is still to be read
+                self._deaf = exc
+                self._send.clear()
+                self._close_source()
                 return
             del self._send[:done]
 
