@@ -148,6 +148,7 @@ class Stub(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet
 
     def _any(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
