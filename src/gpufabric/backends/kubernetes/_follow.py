@@ -83,6 +83,9 @@ class _Tail:
         self.heard = time.monotonic()
         self._follower.loop.open(lambda: self._follower.api.open(self._path, query), self)
 
+    def began(self) -> None:
+        """There is a log."""
+
     def received(self, data: bytes) -> None:
         """Takes some more of the log."""
         self.heard = time.monotonic()

@@ -60,8 +60,7 @@ class GangWatch:
     @property
     def trouble(self) -> GpuFabricError | None:
         """Why nothing is known at the moment."""
-        troubles = (one.trouble for one in self._watches if not one.watching)
-        return next((one for one in troubles if one is not None), None)
+        return next((one.trouble for one in self._watches if one.trouble is not None), None)
 
     def pods(self) -> list[Json]:
         """The job's pods, the latest of each rank last."""

@@ -106,6 +106,9 @@ class _Reading:
         lines, self._lines = self._lines, []
         yield from lines
 
+    def began(self) -> None:
+        """There is a log."""
+
     def received(self, data: bytes) -> None:
         """Takes some more of it."""
         self._heard = time.monotonic()

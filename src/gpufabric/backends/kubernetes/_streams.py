@@ -190,6 +190,7 @@ class Stream:
         self._sock.setblocking(False)
         self._answer = Answer()
         self._words = b""
+        self.begun = False  # its reader knows that it is granted
         self.over = False
         self.error: GpuFabricError | None = None
         self.more = False  # there may be bytes that the socket does not announce
@@ -257,6 +258,10 @@ class Stream:
 
 class Reader(Protocol):
     """Who is given what a stream brings, in the thread that calls `Loop.step`."""
+
+    def began(self) -> None:
+        """The request is granted; the body may still take its time."""
+        ...
 
     def received(self, data: bytes) -> None:
         """Some more of the body."""
@@ -424,6 +429,9 @@ class Loop:
         data = stream.read()
         if stream.more:
             self._more.append(stream)
+        if not stream.begun and 0 < stream.status < 400:
+            stream.begun = True
+            reader.began()
         if data:
             reader.received(data)
         if stream.over and stream in self._readers:

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 from gpufabric._frozen import evolve, field, frozen
 from gpufabric.backends.kubernetes._api import Api, Json, error_of
+from gpufabric.backends.kubernetes._gangwatch import GangWatch
 from gpufabric.backends.kubernetes._manifest import CONTAINER
-from gpufabric.backends.kubernetes._objects import Found, find, pods_of, workloads
+from gpufabric.backends.kubernetes._objects import Found, workloads
 from gpufabric.backends.kubernetes._patience import Patience
 from gpufabric.backends.kubernetes._status import attempt_of, node_state
+from gpufabric.backends.kubernetes._streams import Loop
 from gpufabric.errors import (
     BackendError,
     CapacityError,
@@ -38,6 +40,7 @@ LIMITS_S = {
 #: Waits for something that is under way: a plan's own `gang_timeout_s` takes their place, while
 #: it only shortens the others.
 _UNDER_WAY = {"scaling up", "queued", "starting"}
+_LOOK_S = 1.0  # events and queues, which are not watched, are looked at so often
 _SCALING = {"TriggeredScaleUp", "Nominated", "NominatedNode"}
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"}
 _NEVER = {"InvalidImageName", "ErrImageNeverPull"}
@@ -101,6 +104,36 @@ def _not_started(pod: Json, words: str) -> Why:
     return Why(kind="starting", words=words or "pods start")
 
 
+class _Watched:
+    """The gang that is waited for, as it is now."""
+
+    def __init__(self, loop: Loop, waiting: "Waiting") -> None:
+        self._loop = loop
+        self._changed = False
+        self._gang = GangWatch(
+            loop, waiting.api, waiting.namespace, waiting.name, jobsets=waiting.jobsets,
+            changed=self._note,
+        )  # fmt: skip
+
+    def _note(self) -> None:
+        self._changed = True
+
+    def news(self) -> tuple[Found | None, list[Json]]:
+        """The gang after the next change, or after a while; raises while it cannot be known."""
+        gang, deadline = self._gang, time.monotonic() + _LOOK_S
+        while True:
+            for _ in self._loop.step():
+                pass
+            if not self._changed and (time.monotonic() < deadline or not gang.synced):
+                continue
+            self._changed = False
+            failed = gang.error or gang.trouble
+            if failed is not None:
+                raise failed
+            if gang.synced:
+                return gang.found(), gang.pods()
+
+
 @frozen(kw_only=True)
 class Waiting:
     """Waits for one gang."""
@@ -114,11 +147,18 @@ class Waiting:
 
     def until_whole(self) -> None:
         """Gives when every node has started, or the gang has ended. Raises why it will not."""
+        loop = Loop()
+        try:
+            gang = _Watched(loop, self)
+            self._until_whole(gang)
+        finally:
+            loop.close()
+
+    def _until_whole(self, gang: "_Watched") -> None:
         since: dict[str, float] = {}
-        pause = 0.05
         began = time.monotonic()
         while True:
-            found, why, got = self.patience.again(self._look)
+            found, why, got = self.patience.again(lambda: self._look(gang))
             if why is None:
                 return
             for kind in [kind for kind in since if kind != why.kind]:
@@ -129,8 +169,6 @@ class Waiting:
             if why.final or waited > limit or late:
                 limit = self.gang_timeout_s if late and self.gang_timeout_s else limit
                 raise self._error(why, found.num_nodes, got, limit)
-            time.sleep(pause)
-            pause = min(pause * 1.3, 1.0)
 
     def _limit(self, kind: str) -> float:
         own, given = LIMITS_S[kind], self.gang_timeout_s
@@ -138,15 +176,14 @@ class Waiting:
             return own
         return given if kind in _UNDER_WAY else min(own, given)
 
-    def _look(self) -> tuple[Found, Why | None, int]:
-        found = find(self.api, self.namespace, self.name, jobsets=self.jobsets)
+    def _look(self, gang: "_Watched") -> tuple[Found, Why | None, int]:
+        found, pods = gang.news()
         if found is None:
             raise NotFoundError(
                 "it was removed while it started", backend=self.api.backend, operation="launch"
             )
         if found.cancelled or found.condition("Complete", "Completed", "Failed"):
             return found, None, found.num_nodes
-        pods = pods_of(self.api, self.namespace, self.name)
         latest = max(map(attempt_of, pods), default=0)
         mine = [pod for pod in pods if attempt_of(pod) == latest]
         got = sum(bool(pod["spec"].get("nodeName")) for pod in mine)

@@ -66,12 +66,13 @@ class Watch:
         self._may_watch = True
         self._faults = 0
         self._heard = 0.0
+        self._opened = False
         self._list()
 
     # ---- the list
 
     def _list(self) -> None:
-        self.watching = False
+        self.watching = self._opened = False
         self._loop.call(self._listed, self._took)
 
     def _listed(self) -> tuple[dict[str, Json], str]:
@@ -117,7 +118,7 @@ class Watch:
             "resourceVersion": self._version, "timeoutSeconds": str(_TIMEOUT_S),
         }  # fmt: skip
         self._rest = b""
-        self.watching = True
+        self._opened = True
         self._hear()
         self._loop.open(lambda: self._api.open(self._path, query), self)
 
@@ -129,12 +130,17 @@ class Watch:
     def _look(self) -> None:
         """Ends a connection on which nothing has come for longer than the server keeps one."""
         quiet = time.monotonic() - self._heard
-        if quiet < _DEAD_S - 1.0 or not self.watching:
+        if quiet < _DEAD_S - 1.0 or not self._opened:
             self._loop.later(max(_DEAD_S - quiet, 1.0), self._look)
             return
         self._heard = 0.0
         self._loop.drop_reader(self)
         self._watch()
+
+    def began(self) -> None:
+        """From now on changes come by themselves."""
+        self.watching, self.trouble = True, None
+        self._changed()
 
     def received(self, data: bytes) -> None:
         """Takes the events in it."""
@@ -183,7 +189,7 @@ class Watch:
 
     def ended(self, error: GpuFabricError | None, status: int) -> None:
         """Goes on: from the last version, from a new list, or without a watch."""
-        self.watching = False
+        self.watching = self._opened = False
         if isinstance(error, ExpiredError):
             self._faults += 1
             if self._faults > 1:  # a list that is old at once: not in a tight loop
@@ -193,6 +199,7 @@ class Watch:
         elif error is None or isinstance(error, TransientError):
             self._faults += error is not None
             self.trouble = error or self.trouble
+            self._changed()
             again = self._list if self._faults > 3 else self._watch
             self._later(again)
         elif isinstance(error, CredentialsError) and status == 401:
