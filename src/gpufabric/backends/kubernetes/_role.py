@@ -17,9 +17,11 @@ NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 #: Without these less is known, or one thing does not work: `without` says which.
 WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("", "pods", ("create", "patch")),
+    ("", "pods", ("create", "patch", "watch")),
     ("", "pods/exec", ("create", "get")),
-    ("", "events", ("list",)),
+    ("batch", "jobs", ("watch",)),
+    ("jobset.x-k8s.io", "jobsets", ("watch",)),
+    ("", "events", ("list", "watch")),
     ("", "resourcequotas", ("list",)),
     ("", "limitranges", ("list",)),
     ("kueue.x-k8s.io", "localqueues", ("list",)),
@@ -71,8 +73,10 @@ _LOST = {
 }
 
 
-def without(resource: str, *, cluster: bool) -> str:
+def without(resource: str, verbs: Sequence[str], *, cluster: bool) -> str:
     """What is lost where a right that is only wished for is missing."""
+    if tuple(verbs) == ("watch",):
+        return "what changes is asked for every 2 s instead of being told at once"
     return _LOST.get((resource, cluster), "less is known, and the rest works")
 
 

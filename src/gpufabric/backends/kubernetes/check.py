@@ -151,7 +151,7 @@ def _lacking(
             f" {namespace}"
         )
     else:
-        told += f": {without(resource, cluster=namespace is None)}"
+        told += f": {without(resource, verbs, cluster=namespace is None)}"
     return CheckItem(name=f"{label} {at}", ok=not fatal, warn=not fatal, message=told)
 
 
