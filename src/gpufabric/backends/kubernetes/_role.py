@@ -19,6 +19,7 @@ NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "pods", ("create", "patch", "watch")),
     ("", "pods/exec", ("create", "get")),
+    ("", "pods/portforward", ("create", "get")),
     ("batch", "jobs", ("watch",)),
     ("jobset.x-k8s.io", "jobsets", ("watch",)),
     ("", "events", ("list", "watch")),
