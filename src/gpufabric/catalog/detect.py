@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from gpufabric.catalog.index import Catalog, CloudCatalog
 from gpufabric.catalog.rows import Detect, PlatformRow
@@ -23,18 +24,26 @@ def platform_of(
     where no other fits.
     """
     best: tuple[tuple[bool, int], CloudCatalog, PlatformRow] | None = None
-    for cloud in catalog:
-        for platform in cloud.platforms.values():
-            if platform.kind != "kubernetes":
-                continue
-            weight = max(
-                fits(detect, labels, provider_id, allocatable or {})
-                for detect in (platform.detect, *platform.detect_also)
-            )
-            rank = (not platform.generic, weight)
-            if weight and (best is None or rank > best[0]):
-                best = (rank, cloud, platform)
+    for detect, cloud, platform in _marks(catalog):
+        weight = fits(detect, labels, provider_id, allocatable or {})
+        if not weight:
+            continue
+        rank = (not platform.generic, weight)
+        if best is None or rank > best[0]:
+            best = (rank, cloud, platform)
     return None if best is None else best[1:]
+
+
+@lru_cache(maxsize=8)
+def _marks(catalog: Catalog) -> tuple[tuple[Detect, CloudCatalog, PlatformRow], ...]:
+    """Every set of marks of a platform whose nodes are of Kubernetes."""
+    return tuple(
+        (detect, cloud, platform)
+        for cloud in catalog
+        for platform in cloud.platforms.values()
+        if platform.kind == "kubernetes"
+        for detect in (platform.detect, *platform.detect_also)
+    )
 
 
 def fits(
@@ -42,20 +51,25 @@ def fits(
 ) -> int:
     """How much of a node's marks a row names, 0 where one does not hold or none is named."""
     weight = 0
-    if any(_labelled(labels, *one) for one in detect.without_labels.items()):
-        return 0
-    for one in detect.labels.items():
-        if not _labelled(labels, *one):
-            return 0
-        weight += 2
-    if detect.label_prefix is not None:
-        if not any(name.startswith(detect.label_prefix) for name in labels):
-            return 0
-        weight += 2
-    if detect.provider_id_prefix is not None:
+    if detect.provider_id_prefix is not None:  # the cheapest first: most rows fit no node
         if not provider_id.startswith(detect.provider_id_prefix):
             return 0
         weight += 1
+    for name, wanted in detect.labels.items():
+        if not _labelled(labels, name, wanted):
+            return 0
+        weight += 2
+    for name, wanted in detect.without_labels.items():
+        if _labelled(labels, name, wanted):
+            return 0
+    if detect.label_prefix is not None:
+        prefix = detect.label_prefix
+        for name in labels:
+            if name.startswith(prefix):
+                break
+        else:
+            return 0
+        weight += 2
     for name, wanted in detect.allocatable.items():
         found = allocatable.get(name, "0")
         if found in ("", "0") or (wanted and found != wanted):

@@ -57,6 +57,11 @@ Query = Mapping[str, str | Sequence[str]]
 
 _log = logging.getLogger(__name__)
 _PAGE = 500
+#: A list of who owns which field: objects and strings alone, no list within. In a text that is
+#: itself JSON the first quote is escaped, so that it is no match.
+_MANAGED = re.compile(
+    rb'"managedFields":\[(?:[^\[\]"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+\]'
+)
 _CONNECT_S = 10.0
 IN_CLUSTER = "in-cluster"
 """The context that stands for the cluster around this process."""
@@ -170,15 +175,23 @@ class Api:
         return self.request("GET", path, query=query, headers=headers)
 
     def items(
-        self, path: str, query: Query | None = None, *, metadata_only: bool = False
+        self,
+        path: str,
+        query: Query | None = None,
+        *,
+        metadata_only: bool = False,
+        slim: bool = False,
     ) -> Iterator[Json]:
-        """Every item of a list, page by page, so that memory does not grow with the list."""
+        """Every item of a list, page by page, so that memory does not grow with the list.
+
+        `slim` drops who owns which field before it is parsed: often a third of an object.
+        """
         token = ""
         headers = {"Accept": _METADATA.format("List")} if metadata_only else None
         while True:
             part = {"continue": token} if token else {}
             asked = {"limit": str(_PAGE), **(query or {}), **part}
-            page = self.request("GET", path, query=asked, headers=headers)
+            page = self.request("GET", path, query=asked, headers=headers, slim=slim)
             yield from cast("list[Json]", page.get("items") or ())
             token = str((page.get("metadata") or {}).get("continue") or "")
             if not token:
@@ -194,6 +207,7 @@ class Api:
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        slim: bool = False,
     ) -> Json:
         """One request; the answer's JSON. Raises the error that the answer means."""
         response = self._send(
@@ -209,6 +223,8 @@ class Api:
             response.release_conn()
         if response.status >= 300 or _is_page(response):
             self._refused(operation, response.status, data, response.headers)
+        if slim:
+            data = _MANAGED.sub(b'"managedFields":[]', data)
         try:
             return cast("Json", json.loads(data)) if data else {}
         except ValueError:

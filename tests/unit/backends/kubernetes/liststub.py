@@ -47,7 +47,7 @@ class ListStub:
             def _answer(self) -> None:
                 url = urlsplit(self.path)
                 code, body = stub.answer(url.path, dict(parse_qsl(url.query)))
-                data = json.dumps(body).encode()
+                data = json.dumps(body, separators=(",", ":")).encode()
                 self.send_response(code)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))

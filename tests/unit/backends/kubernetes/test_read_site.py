@@ -1,10 +1,13 @@
 """What is asked of a server, and what a site says where it answers less."""
 
+import json
+
 import pytest
 from liststub import ListStub
 
 from gpufabric.backends.base import Site
 from gpufabric.backends.kubernetes import Kubernetes
+from gpufabric.backends.kubernetes._api import Api
 from gpufabric.config import Settings
 from gpufabric.errors import CredentialsError
 from gpufabric.task import Task
@@ -116,6 +119,27 @@ def test_a_list_that_expires_again_is_told(stub, backend, dressed):
     (told,) = site.unseen
     assert "nodes: the list expired twice" in told
     assert "discover again" in told
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [],
+        [{"manager": "kubelet", "fieldsV1": {"f:status": {'k:{"type":"Ready"}': {".": {}}}}}],
+        [{"fieldsV1": {'v:"]"': {}, "v:[\\": {}, 'k:{"n":"\\"]}"}': {}}}, {"manager": "x"}],
+    ],
+)
+def test_who_owns_which_field_is_dropped_and_nothing_else(stub, entries, tmp_path):
+    quoted = json.dumps({"managedFields": [{"a": 1}], "b": ["]"]}, separators=(",", ":"))
+    meta = {"name": "a", "annotations": {"applied": quoted}, "managedFields": entries, "z": ["1"]}
+    stub.lists[PODS] = [{"metadata": meta, "spec": {}}, {"metadata": {"name": "b"}}]
+    (tmp_path / "config").write_text(stub.kubeconfig())
+    api = Api(backend="k", kubeconfig=str(tmp_path / "config"))
+    slim, whole = (list(api.items(PODS, slim=slim)) for slim in (True, False))
+    api.close()
+    assert whole[0]["metadata"].pop("managedFields") == entries
+    assert slim[0]["metadata"].pop("managedFields") == []
+    assert slim == whole
 
 
 def test_everything_of_a_site_is_read(rich, backend):
