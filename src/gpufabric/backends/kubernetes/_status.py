@@ -14,6 +14,7 @@ from gpufabric.job import JobRef, JobState, JobStatus, NodeStatus
 
 __all__ = [
     "attempt_of",
+    "disruption_of",
     "first_failed",
     "has_ended",
     "has_log",
@@ -52,6 +53,17 @@ def terminated_of(pod: Json) -> Json | None:
     return state.get("terminated")
 
 
+def disruption_of(pod: Json) -> str:
+    """What the cluster says of a pod that it stopped itself; nothing where it did not.
+
+    https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+    """
+    for one in (pod.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "DisruptionTarget" and one.get("status") == "True":
+            return ": ".join(str(one[key]) for key in ("reason", "message") if one.get(key))
+    return ""
+
+
 def restarts_of(pod: Json) -> int:
     """How often the kubelet has started the job's container again, which `Never` forbids it."""
     return int(_container(pod).get("restartCount") or 0)
@@ -82,7 +94,7 @@ def node_state(pod: Json) -> NodeStatus:
     if ended is not None or phase in {"Succeeded", "Failed"}:
         code = ended.get("exitCode") if ended else None
         state = JobState.SUCCEEDED if phase == "Succeeded" or code == 0 else JobState.FAILED
-        reason = "" if state is JobState.SUCCEEDED else _why_failed(status, ended)
+        reason = "" if state is JobState.SUCCEEDED else _why_failed(pod, ended)
     elif "running" in (_container(pod).get("state") or {}):
         state = JobState.RUNNING
     elif pod["spec"].get("nodeName"):
@@ -105,9 +117,11 @@ def node_state(pod: Json) -> NodeStatus:
     )
 
 
-def _why_failed(status: Json, ended: Json | None) -> str:
+def _why_failed(pod: Json, ended: Json | None) -> str:
     """The cluster's own words."""
-    said = [str(status[key]) for key in ("reason", "message") if status.get(key)]
+    status, stopped = pod.get("status") or {}, disruption_of(pod)
+    said = [stopped] if stopped else []
+    said += [str(status[key]) for key in ("reason", "message") if status.get(key)]
     if ended is not None:
         code, word = ended.get("exitCode"), ended.get("reason")
         said.append(f"exit code {code}" + (f" ({word})" if word not in {None, "Error"} else ""))

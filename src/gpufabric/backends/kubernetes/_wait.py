@@ -14,7 +14,12 @@ from gpufabric.backends.kubernetes._gangwatch import GangWatch
 from gpufabric.backends.kubernetes._manifest import CONTAINER
 from gpufabric.backends.kubernetes._objects import Found, workloads
 from gpufabric.backends.kubernetes._patience import Patience
-from gpufabric.backends.kubernetes._status import attempt_of, node_state
+from gpufabric.backends.kubernetes._status import (
+    attempt_of,
+    disruption_of,
+    node_state,
+    terminated_of,
+)
 from gpufabric.backends.kubernetes._streams import Loop
 from gpufabric.errors import (
     BackendError,
@@ -104,6 +109,19 @@ def _not_started(pod: Json, words: str) -> Why:
     return Why(kind="starting", words=words or "pods start")
 
 
+def _stopped(found: Found, pods: Sequence[Json]) -> Why | None:
+    """Why a gang failed without its own doing; None where it was cancelled or its code ended."""
+    failed = found.condition("Failed")
+    if found.cancelled or failed is None or failed.get("reason") == "DeadlineExceeded":
+        return None
+    disrupted = [told for pod in pods if (told := disruption_of(pod))]
+    if not disrupted and any(terminated_of(pod) is not None for pod in pods):
+        return None
+    said = str(failed.get("message") or failed.get("reason"))
+    words = disrupted or [f"{said}: pods were removed, or failed before they ran"]
+    return Why(kind="stopped", words="; ".join(dict.fromkeys(words)), final=True)
+
+
 class _Watched:
     """The gang that is waited for, as it is now."""
 
@@ -171,7 +189,7 @@ class Waiting:
                 raise self._error(why, found.num_nodes, got, limit)
 
     def _limit(self, kind: str) -> float:
-        own, given = LIMITS_S[kind], self.gang_timeout_s
+        own, given = LIMITS_S.get(kind, 0.0), self.gang_timeout_s
         if given is None:
             return own
         return given if kind in _UNDER_WAY else min(own, given)
@@ -182,8 +200,14 @@ class Waiting:
             raise NotFoundError(
                 "it was removed while it started", backend=self.api.backend, operation="launch"
             )
+        if found.owner["metadata"].get("deletionTimestamp"):
+            raise NotFoundError(
+                "it, or its namespace, is being removed while it starts",
+                backend=self.api.backend, operation="launch",
+            )  # fmt: skip
         if found.cancelled or found.condition("Complete", "Completed", "Failed"):
-            return found, None, found.num_nodes
+            got = sum(node_state(pod).started_at is not None for pod in pods)
+            return found, _stopped(found, pods), got
         latest = max(map(attempt_of, pods), default=0)
         mine = [pod for pod in pods if attempt_of(pod) == latest]
         got = sum(bool(pod["spec"].get("nodeName")) for pod in mine)
@@ -239,6 +263,11 @@ class Waiting:
         if why.kind == "queued":
             words = f"not admitted within {limit:g} s: {why.words}"
             return QuotaError(words, backend=backend, operation=operation)
+        if why.kind == "stopped":
+            words = f"{got} of {wanted} nodes had started when the cluster stopped it: {why.words}"
+            return CapacityError(
+                words, backend=backend, operation=operation, wanted=wanted, got=got
+            )
         if why.kind in {"unschedulable", "scaling up"}:
             return CapacityError(
                 f"{got} of {wanted} nodes placed within {limit:g} s: {why.words}",
