@@ -24,7 +24,10 @@ def platform_of(
     where no other fits.
     """
     best: tuple[tuple[bool, int], CloudCatalog, PlatformRow] | None = None
+    names = "\n".join(("", *labels))  # one look for a prefix instead of one a label
     for detect, cloud, platform in _marks(catalog):
+        if detect.label_prefix is not None and f"\n{detect.label_prefix}" not in names:
+            continue
         weight = fits(detect, labels, provider_id, allocatable or {})
         if not weight:
             continue

@@ -57,11 +57,6 @@ Query = Mapping[str, str | Sequence[str]]
 
 _log = logging.getLogger(__name__)
 _PAGE = 500
-#: A list of who owns which field: objects and strings alone, no list within. In a text that is
-#: itself JSON the first quote is escaped, so that it is no match.
-_MANAGED = re.compile(
-    rb'"managedFields":\[(?:[^\[\]"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+\]'
-)
 _CONNECT_S = 10.0
 IN_CLUSTER = "in-cluster"
 """The context that stands for the cluster around this process."""
@@ -180,18 +175,14 @@ class Api:
         query: Query | None = None,
         *,
         metadata_only: bool = False,
-        slim: bool = False,
     ) -> Iterator[Json]:
-        """Every item of a list, page by page, so that memory does not grow with the list.
-
-        `slim` drops who owns which field before it is parsed: often a third of an object.
-        """
+        """Every item of a list, page by page, so that memory does not grow with the list."""
         token = ""
         headers = {"Accept": _METADATA.format("List")} if metadata_only else None
         while True:
             part = {"continue": token} if token else {}
             asked = {"limit": str(_PAGE), **(query or {}), **part}
-            page = self.request("GET", path, query=asked, headers=headers, slim=slim)
+            page = self.request("GET", path, query=asked, headers=headers)
             yield from cast("list[Json]", page.get("items") or ())
             token = str((page.get("metadata") or {}).get("continue") or "")
             if not token:
@@ -207,14 +198,26 @@ class Api:
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-        slim: bool = False,
     ) -> Json:
         """One request; the answer's JSON. Raises the error that the answer means."""
         response = self._send(
             method, path, query=query, body=body, content_type=content_type, headers=headers,
             timeout=(_CONNECT_S, timeout_s or self._timeout_s),
         )  # fmt: skip
-        operation = f"{method} {path}"
+        data = self._received(f"{method} {path}", response)
+        try:
+            return cast("Json", json.loads(data)) if data else {}
+        except ValueError:
+            raise self._stranger(
+                f"{method} {path}", response.status, data, response.headers
+            ) from None
+
+    def raw(self, path: str, query: Query | None = None) -> bytes:
+        """The text of an answer, for whoever parses it while the next is on its way."""
+        response = self._send("GET", path, query=query, timeout=(_CONNECT_S, self._timeout_s))
+        return self._received(f"GET {path}", response)
+
+    def _received(self, operation: str, response: Any) -> bytes:
         try:
             data = cast("bytes", response.read())
         except Exception as exc:  # noqa: BLE001  # urllib3's and the socket's errors
@@ -223,12 +226,7 @@ class Api:
             response.release_conn()
         if response.status >= 300 or _is_page(response):
             self._refused(operation, response.status, data, response.headers)
-        if slim:
-            data = _MANAGED.sub(b'"managedFields":[]', data)
-        try:
-            return cast("Json", json.loads(data)) if data else {}
-        except ValueError:
-            raise self._stranger(operation, response.status, data, response.headers) from None
+        return data
 
     def lines(
         self,

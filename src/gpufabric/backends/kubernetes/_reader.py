@@ -4,10 +4,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar, cast
 
 from gpufabric.backends.kubernetes._api import Api, ExpiredError, Json
+from gpufabric.backends.kubernetes._paging import paged
 from gpufabric.errors import CredentialsError, NotFoundError
 
 __all__ = ["Reader"]
@@ -64,6 +65,10 @@ class Reader:
                 " node are not known"
             )
             return None
+
+    def many(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Json]:
+        """Every item of a list that may be large; raises as `list` does."""
+        return paged(self.api, path, query)
 
     def listed(self, what: str, path: str) -> list[Json] | None:
         """Every item of a list; None where it may not be read."""

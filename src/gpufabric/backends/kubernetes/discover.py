@@ -97,7 +97,7 @@ def _pools(  # noqa: PLR0913, PLR0917  # one caller
     found = see.tolerated(
         "nodes",
         lambda: pools_of(
-            see.list("/api/v1/nodes", slim=True), used,
+            see.many("/api/v1/nodes"), used,
             catalog=catalog, context=context, served=served, labels=labels,
         ),
     )  # fmt: skip
@@ -107,13 +107,13 @@ def _pools(  # noqa: PLR0913, PLR0917  # one caller
 def _usage(see: Reader, namespace: str) -> dict[str, dict[str, float]]:
     query = {"fieldSelector": _LIVE}
     every = see.tolerated(
-        "pods of all namespaces", lambda: usage_of(see.list("/api/v1/pods", query, slim=True))
+        "pods of all namespaces", lambda: usage_of(see.many("/api/v1/pods", query))
     )
     if every is not None:
         return every
     see.unseen[-1] += "; what other namespaces use of the nodes is not subtracted"
     path = f"/api/v1/namespaces/{namespace}/pods"
-    own = see.tolerated(f"pods of {namespace}", lambda: usage_of(see.list(path, query, slim=True)))
+    own = see.tolerated(f"pods of {namespace}", lambda: usage_of(see.many(path, query)))
     return own or {}
 
 

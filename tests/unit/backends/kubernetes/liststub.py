@@ -30,6 +30,7 @@ class ListStub:
         self.forbidden: set[str] = set()
         self.expiring: dict[str, int] = {}
         self.code = 200
+        self.metadata_last = False  # as no real server does
         self.asked: list[tuple[str, dict[str, str]]] = []
         stub = self
 
@@ -105,4 +106,5 @@ class ListStub:
             return status(410, "Expired", "The provided continue parameter is too old")
         items = self.lists[path]
         more = str(start + most) if start + most < len(items) else ""
-        return 200, {"metadata": {"continue": more}, "items": items[start : start + most]}
+        page = {"metadata": {"continue": more}, "items": items[start : start + most]}
+        return 200, dict(reversed(page.items())) if self.metadata_last else page

@@ -1,6 +1,7 @@
 """What is asked of a server, and what a site says where it answers less."""
 
 import json
+import threading
 
 import pytest
 from liststub import ListStub
@@ -8,6 +9,7 @@ from liststub import ListStub
 from gpufabric.backends.base import Site
 from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._api import Api
+from gpufabric.backends.kubernetes._paging import paged
 from gpufabric.config import Settings
 from gpufabric.errors import CredentialsError
 from gpufabric.task import Task
@@ -100,6 +102,29 @@ def test_pods_and_nodes_are_asked_in_pages_and_only_pods_that_live(stub, backend
     }
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_no_page_is_read_twice_or_lost_wherever_the_token_stands(stub, tmp_path, last):
+    stub.lists[PODS] = [{"metadata": {"name": str(n)}} for n in range(1750)]
+    stub.metadata_last = last
+    (tmp_path / "config").write_text(stub.kubeconfig())
+    api = Api(backend="k", kubeconfig=str(tmp_path / "config"))
+    names = [int(one["metadata"]["name"]) for one in paged(api, PODS)]
+    api.close()
+    assert names == list(range(1750))
+    assert [query.get("continue", "0") for _, query in stub.asked] == ["0", "500", "1000", "1500"]
+
+
+def test_a_reader_that_stops_early_leaves_no_thread_behind(stub, tmp_path):
+    stub.lists[PODS] = [{"metadata": {"name": str(n)}} for n in range(1750)]
+    (tmp_path / "config").write_text(stub.kubeconfig())
+    api = Api(backend="k", kubeconfig=str(tmp_path / "config"))
+    items = paged(api, PODS)
+    next(items)
+    items.close()
+    api.close()
+    assert not [one for one in threading.enumerate() if one.name.startswith("gpufabric-pages")]
+
+
 @pytest.mark.parametrize("path", [PODS, NODES])
 def test_a_list_that_expires_is_read_once_more_and_counts_once(stub, backend, dressed, path):
     stub.lists[NODES] = [dressed("eks-p5", f"n{i}") for i in range(600)]
@@ -135,7 +160,7 @@ def test_who_owns_which_field_is_dropped_and_nothing_else(stub, entries, tmp_pat
     stub.lists[PODS] = [{"metadata": meta, "spec": {}}, {"metadata": {"name": "b"}}]
     (tmp_path / "config").write_text(stub.kubeconfig())
     api = Api(backend="k", kubeconfig=str(tmp_path / "config"))
-    slim, whole = (list(api.items(PODS, slim=slim)) for slim in (True, False))
+    slim, whole = list(paged(api, PODS)), list(api.items(PODS))
     api.close()
     assert whole[0]["metadata"].pop("managedFields") == entries
     assert slim[0]["metadata"].pop("managedFields") == []
