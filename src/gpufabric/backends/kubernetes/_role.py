@@ -27,6 +27,11 @@ WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "limitranges", ("list",)),
     ("kueue.x-k8s.io", "localqueues", ("list",)),
     ("kueue.x-k8s.io", "workloads", ("list", "patch")),
+    ("resource.k8s.io", "resourceclaimtemplates", ("create", "delete", "list")),
+    ("resource.nvidia.com", "computedomains", ("create", "delete", "list")),
+    ("scheduling.k8s.io", "podgroups", ("create", "delete", "list")),
+    ("scheduling.k8s.io", "workloads", ("create", "delete", "list")),
+    ("scheduling.volcano.sh", "podgroups", ("create", "delete", "list")),
 )
 #: Of the whole cluster; without these nodes cannot be seen, so no GPUs are offered.
 CLUSTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -49,6 +54,8 @@ NAMED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("", "configmaps", "cluster-autoscaler-status", ("get",)),
 )
 
+_QUEUED = "why a queue holds a job is not told, and a queued job can be torn down, not cancelled"
+_WHOLE = "the scheduler does not place gangs as a whole: one that is not is rolled back"
 #: What is lost without one of these, in a namespace (False) or in the cluster (True).
 _LOST = {
     ("pods", False): "code above 900 kB cannot travel to the nodes",
@@ -59,10 +66,10 @@ _LOST = {
     ("resourcequotas", False): "a launch finds out that a quota is full when it is refused",
     ("limitranges", False): "a launch finds out what a pod may ask for when it is refused",
     ("localqueues", False): "Kueue's queues are not known, and jobs go past them",
-    (
-        "workloads",
-        False,
-    ): "why a queue holds a job is not told, and a queued job cannot be cancelled, only torn down",
+    ("workloads", False): _QUEUED,
+    ("podgroups", False): _WHOLE,
+    ("resourceclaimtemplates", False): "networks that are given by device claims cannot be used",
+    ("computedomains", False): "NVLink between nodes cannot be used",
     ("nodes", True): "no GPUs can be offered, only tasks without accelerators run",
     ("pods", True): "what other namespaces use of the nodes is not subtracted from what is free",
     ("namespaces", True): "the namespace's Pod Security level is not known",

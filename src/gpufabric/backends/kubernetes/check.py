@@ -6,13 +6,13 @@
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gpufabric.backends.base import CheckItem, CheckReport, Site
 from gpufabric.backends.kubernetes._api import Api
 from gpufabric.backends.kubernetes._equipment import equipment, namespace_item
 from gpufabric.backends.kubernetes._login import Credential
-from gpufabric.backends.kubernetes._rights import missing_in_cluster, missing_in_namespace
+from gpufabric.backends.kubernetes._rights import Right, missing_in_cluster, missing_in_namespace
 from gpufabric.backends.kubernetes._role import CLUSTER, NEEDED, WISHED, without
 from gpufabric.backends.kubernetes._target import Target
 from gpufabric.catalog.index import Catalog
@@ -122,12 +122,24 @@ def _namespace(api: Api, namespace: str) -> Iterator[CheckItem]:
 # ---- rights
 
 
+def _served(api: Api, rights: Sequence[Right]) -> list[Right]:
+    """Those whose objects the server has."""
+    wanted = {group for group, _, _ in rights if group}
+    known: set[tuple[str, str]] = set()
+    for one in api.get("/apis").get("groups") or ():
+        group = str(one["name"])
+        for version in one["versions"] if group in wanted else ():
+            for kind in api.get(f"/apis/{version['groupVersion']}").get("resources") or ():
+                known.add((group, str(kind["name"])))
+    return [right for right in rights if not right[0] or right[:2] in known]
+
+
 def _permissions(api: Api, namespace: str) -> Iterator[CheckItem]:
-    groups = {"", *(str(one["name"]) for one in api.get("/apis").get("groups") or ())}
-    needed = [right for right in NEEDED if right[0] in groups]
-    wished = [right for right in WISHED if right[0] in groups]
+    every = set(_served(api, [*NEEDED, *WISHED, *CLUSTER]))
+    needed = [right for right in NEEDED if right in every]
+    wished = [right for right in WISHED if right in every]
     inside = missing_in_namespace(api, namespace, [*needed, *wished])
-    cluster = missing_in_cluster(api, [right for right in CLUSTER if right[0] in groups])
+    cluster = missing_in_cluster(api, [right for right in CLUSTER if right in every])
     must = {(group, resource, verb) for group, resource, verbs in needed for verb in verbs}
     enough = True
     for at, rights in ((namespace, inside), (None, cluster)):

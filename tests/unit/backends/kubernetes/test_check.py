@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from tlsstub import encoded, in_an_hour, jwt, printed
 
 from gpufabric.backends.kubernetes._equipment import PAGES, equipment, namespace_item
-from gpufabric.backends.kubernetes._role import CLUSTER, NEEDED, WISHED
+from gpufabric.backends.kubernetes._objects import _PLURALS, path_of
+from gpufabric.backends.kubernetes._role import CLUSTER, NAMED, NEEDED, WISHED, role_text
 from gpufabric.backends.kubernetes.check import TESTED, check_cluster
 from gpufabric.errors import TransientError
 
@@ -186,7 +188,7 @@ class Server:
         self.missing = missing
         self.asked = []
 
-    def __call__(self, request):
+    def __call__(self, request):  # noqa: PLR0911  # one return an API
         path = request["path"].partition("?")[0]
         if any(word in path for word in self.missing):
             return 404, {"message": f"{path} not found", "reason": "NotFound"}
@@ -203,9 +205,17 @@ class Server:
             return 200, {"gitVersion": "v1.36.3"}
         if path == "/apis":
             groups = {right[0] for right in (*NEEDED, *WISHED, *CLUSTER)} - {""}
+            versions = {n: [{"groupVersion": f"{n}/v1", "version": "v1"}] for n in groups}
             return 200, {
-                "groups": [{"name": n, "preferredVersion": {"version": "v1"}} for n in groups]
+                "groups": [
+                    {"name": n, "preferredVersion": v[0], "versions": v}
+                    for n, v in versions.items()
+                ]
             }
+        if path.startswith("/apis/") and path.count("/") == 3:
+            group = path.split("/")[2]
+            names = {right[1] for right in (*NEEDED, *WISHED, *CLUSTER) if right[0] == group}
+            return 200, {"resources": [{"name": name} for name in sorted(names - {*self.missing})]}
         return 200, {"metadata": {}, "items": []}
 
 
@@ -309,6 +319,14 @@ def test_a_server_without_rules_reviews_is_asked_right_by_right(report):
     assert report(server).ok
 
 
+def test_a_right_to_what_the_server_does_not_have_is_not_missed(report):
+    rows = [row for row in (*NEEDED, *WISHED) if row[1] not in {"podgroups", "jobsets"}]
+    server = Server(rules_of(*rows), allowed=EVERY_CLUSTER_RIGHT, missing=("podgroups", "jobsets"))
+    made = report(server)
+    assert made.ok
+    assert not [item for item in made.items if item.warn]
+
+
 def test_a_namespace_that_does_not_exist_fails_the_check(report):
     server = Server(
         rules_of(*NEEDED, *WISHED), allowed=EVERY_CLUSTER_RIGHT, missing=("/namespaces/ml",)
@@ -384,3 +402,45 @@ def test_the_report_reads_line_by_line(report):
     lines = str(report(server)).splitlines()
     assert lines[0] == "kubernetes: usable"
     assert all(re.match(r"  (ok  |warn|FAIL) \S.*: \S", line) for line in lines[1:])
+
+
+# ---- the Role
+
+
+def golden_kinds():
+    """API group and plural of every object that the golden plans make."""
+    for file in sorted((ROOT / "tests/data/plans").glob("kubernetes-*.yaml")):
+        for step in yaml.safe_load(file.read_text())["steps"]:
+            verb, kind, _ = step["step"].split(" ", 2)
+            if verb in {"create", "share", "serve"}:
+                version = step["body"]["apiVersion"]
+                yield version.rpartition("/")[0], path_of(version, kind, "ml").split("/")[-1]
+
+
+def test_the_role_lets_every_object_of_the_golden_plans_be_made_and_removed():
+    given = {(g, r, verb) for g, r, verbs in (*NEEDED, *WISHED) for verb in verbs}
+    made = set(golden_kinds())
+    assert made >= {("jobset.x-k8s.io", "jobsets"), ("resource.nvidia.com", "computedomains")}
+    wanted = {(g, r, v) for g, r in made for v in ("create", "delete", "list")}
+    assert wanted - given == set()
+
+
+def test_the_role_names_every_kind_that_the_backend_has_a_path_for():
+    assert set(_PLURALS.values()) <= {right[1] for right in (*NEEDED, *WISHED)}
+
+
+def test_the_printed_role_is_the_rights_and_nothing_else():
+    role, cluster = yaml.safe_load_all(role_text("ml", cluster=True))
+    assert (role["kind"], role["metadata"]["namespace"]) == ("Role", "ml")
+
+    def told(rules):
+        return [
+            (r["apiGroups"][0], r["resources"][0], *r.get("resourceNames", ()), tuple(r["verbs"]))
+            for r in rules
+        ]
+
+    assert told(role["rules"]) == [*NEEDED, *WISHED]
+    assert told(cluster["rules"]) == [*CLUSTER, *NAMED]
+    assert cluster["kind"] == "ClusterRole"
+    every = f"{role}{cluster}"
+    assert "'*'" not in every
