@@ -201,14 +201,18 @@ def start_script(  # noqa: PLR0913  # the facts of one gang, by keyword
     source: str | None,
     envs: Mapping[str, str],
     code: bool,
+    secrets: Sequence[str] = (),
 ) -> str:
-    """The script of every node. `envs` are the user's, and win.
+    """The script of every node. `envs` and the named `secrets` are the user's, and win.
 
     `host` is the pods' host name without the rank.
     """
     return "\n".join(
-        _lines(host, subdomain, num_nodes, variables=variables, source=source, envs=envs, code=code)
-    )
+        _lines(
+            host, subdomain, num_nodes, variables=variables, source=source, envs=envs, code=code,
+            secrets=secrets,
+        )
+    )  # fmt: skip
 
 
 def _lines(  # noqa: PLR0913  # see start_script
@@ -220,6 +224,7 @@ def _lines(  # noqa: PLR0913  # see start_script
     source: str | None,
     envs: Mapping[str, str],
     code: bool,
+    secrets: Sequence[str],
 ) -> Iterator[str]:
     yield "stopped="
     yield "trap 'exit 143' TERM INT"
@@ -240,14 +245,20 @@ def _lines(  # noqa: PLR0913  # see start_script
     yield "unset GPUFABRIC_POD_IP"
     if source is not None:
         path = shlex.quote(source)
-        yield f'[ -r {path} ] || {{ echo "gpufabric: {source} is not there" >&2; exit 66; }}'
+        told = shlex.quote(f"gpufabric: {source} is not there")
+        yield f"[ -r {path} ] || {{ echo {told} >&2; exit 66; }}"
+        for number, name in enumerate(secrets):  # their values stand in no text, so not here
+            yield f"gpufabric_kept_{number}=${name}"
         yield f". {path}"
         for name, value in envs.items():
             yield f"export {name}={shlex.quote(value)}"
+        for number, name in enumerate(secrets):
+            yield f'export {name}="$gpufabric_kept_{number}"; unset gpufabric_kept_{number}'
     for name, value in variables:
         yield f"export {name}={value if value == RANK else shlex.quote(value)}"
     names = [*_GIVEN, *(name for name, _ in variables), *(envs if source is not None else ())]
     yield _NOTE.replace("@NAMES@", " ".join(dict.fromkeys(names))).replace(
-        "@SOURCE@", "" if source is None else f"printf '%s\\n' '. {shlex.quote(source)}'\n"
+        "@SOURCE@",
+        "" if source is None else f"printf '%s\\n' {shlex.quote(f'. {shlex.quote(source)}')}\n",
     )
     yield _RUN

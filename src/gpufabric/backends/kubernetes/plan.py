@@ -86,6 +86,7 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
             source=network.script,
             envs=task.envs,
             code=any(code_keys(task)),
+            secrets=tuple(task.secrets),
         ),
         command=(task.setup or "", *_command(task)),
         env=tuple(
