@@ -1,7 +1,7 @@
 """What a person does in a node that runs, over any backend's `Live`."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import BinaryIO, cast
 
@@ -16,7 +16,7 @@ __all__ = ["exec_on", "exec_on_all", "live_of", "words_of"]
 _AT_ONCE = 16
 _LOOK_S = 0.02
 
-Input = bytes | str | BinaryIO | None
+Input = bytes | str | BinaryIO | Iterator[bytes] | None
 
 
 def live_of(backend: Backend, operation: str) -> Live:

@@ -5,6 +5,7 @@ import contextlib
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, ParamSpec, Self, TypeVar, cast, overload
 
@@ -243,6 +244,10 @@ class AsyncJobHandle:
             yield made
         finally:
             await self._pool.run(made.close)
+
+    async def cp(self, source: str | PathLike[str], target: str | PathLike[str]) -> None:
+        """See `JobHandle.cp`. Cancelling the await ends it."""
+        await self._pool.wait_for(self._job.cp, source, target)
 
     async def network(self, *, offer: Offer | None = None) -> "NetworkProof":
         """See `JobHandle.network`."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, overload
 
@@ -210,6 +211,25 @@ class JobHandle:
         return PortForward(
             lambda: live.connect(self.ref, port, node_rank=node_rank),
             node_rank=node_rank, node_port=port, local_port=local_port,
+        )  # fmt: skip
+
+    def cp(self, source: str | PathLike[str], target: str | PathLike[str]) -> None:
+        """Copies a file or folder to a node or from one: `job.cp("data", "0:/data")`.
+
+        `RANK:PATH` is on a node, `*:PATH` on every node; relative paths there begin in the job's
+        work folder. As with `cp -r`: into `target` where that is a folder, else under its name;
+        `source/.` is what is in a folder. Symlinks stay symlinks; nothing that comes from a node
+        is written outside of `target`.
+
+        Raises `SpecError` for a path that is wrong or refused, `BackendError` with the node's own
+        words, also where the image has neither tar nor python3.
+        """
+        from gpufabric._copy import copy
+
+        live = live_of(self._backend, "cp")
+        copy(
+            live, self.ref, fspath(source), fspath(target),
+            ranks=lambda: [node.node_rank for node in self.status().nodes],
         )  # fmt: skip
 
     def network(self, *, offer: Offer | None = None) -> "NetworkProof":

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -17,6 +18,7 @@ from gpufabric.errors import BackendError, CredentialsError, NotFoundError, Tran
 __all__ = ["LocalCommand", "LocalConnection", "node_process"]
 
 _CONNECT_S = 10.0
+_EXEC_S = 2.0
 
 
 def node_process(folder: JobFolder, rank: int, what: str) -> int:
@@ -32,13 +34,22 @@ def node_process(folder: JobFolder, rank: int, what: str) -> int:
         )  # fmt: skip
     pid = cast("int", state["pid"]) if state else 0
     marks = {f"GPUFABRIC_JOB={what}".encode(), f"GPUFABRIC_NODE_RANK={rank}".encode()}
-    for child in supervisor.children(pid):
-        with contextlib.suppress(OSError):
-            if os.getsid(child) == child and marks <= set(_environ(child)):
-                return child
+    until = time.monotonic() + (_EXEC_S if word == "running" else 0.0)
+    while (found := _leader(pid, marks)) is None and time.monotonic() < until:
+        time.sleep(0.005)  # it has been let go, and is not yet its own program
+    if found is not None:
+        return found
     raise TransientError(
         f"node {rank} of {what} has not started: {word}", backend=folder.backend, operation="exec"
     )
+
+
+def _leader(parent: int, marks: set[bytes]) -> int | None:
+    for child in supervisor.children(parent):
+        with contextlib.suppress(OSError):
+            if os.getsid(child) == child and marks <= set(_environ(child)):
+                return child
+    return None
 
 
 def _environ(pid: int) -> list[bytes]:

@@ -4,8 +4,8 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, cast
 
 from gpufabric._pause import pause
 from gpufabric.backends.base import Command
@@ -16,18 +16,24 @@ _CHUNK = 64 * 1024
 _LOOK_S = 0.1  # how soon a wait ends that nobody awaits any more
 
 
-def pieces(data: bytes | BinaryIO) -> Iterator[bytes]:
-    """What is to be sent, in pieces."""
+def pieces(data: bytes | BinaryIO | Iterator[bytes]) -> Iterator[bytes]:
+    """What is to be sent, in pieces; none is empty."""
+    read = cast("Callable[[int], bytes] | None", getattr(data, "read", None))
     if isinstance(data, bytes):
         for at in range(0, len(data), _CHUNK):
             yield data[at : at + _CHUNK]
-        return
-    while part := data.read(_CHUNK):
-        yield part
+    elif read is not None:  # a file; as an iterator it would give lines
+        while part := read(_CHUNK):
+            yield part
+    else:
+        yield from (part for part in data if part)
 
 
 def communicate(
-    command: Command, data: bytes | BinaryIO = b"", *, timeout_s: float | None = None
+    command: Command,
+    data: bytes | BinaryIO | Iterator[bytes] = b"",
+    *,
+    timeout_s: float | None = None,
 ) -> tuple[int, bytes, bytes]:
     """Sends all of `data`, and gives exit code, standard output and standard error.
 

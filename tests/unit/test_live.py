@@ -1,0 +1,388 @@
+"""What a person does in a node that runs, on processes of this machine."""
+
+import asyncio
+import contextlib
+import io
+import os
+import socket
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+import gpufabric as gf
+from gpufabric._copy import split_path, tar_pieces, unpack
+from gpufabric.backends.base import Live
+
+LASTING = "exec sleep 300"
+
+
+@pytest.fixture
+def place(tmp_path):
+    return gf.Local(tmp_path / "jobs", gf.Settings(trust_env=False, stop_grace_s=1.0))
+
+
+@pytest.fixture
+def fabric(place):
+    with gf.Fabric(place) as made:
+        yield made
+
+
+@pytest.fixture
+def launch(fabric):
+    jobs = []
+
+    def make(run=LASTING, **fields):
+        job = fabric.launch(gf.Task(run=run, name="live", **fields))
+        jobs.append(job)
+        return job
+
+    yield make
+    for job in jobs:
+        job.teardown()
+
+
+@pytest.fixture
+def pair(launch):
+    return launch(num_nodes=2, envs={"GREETING": "a $b"}, secrets={"TOKEN": "hush"})
+
+
+# exec
+
+
+def test_a_command_has_the_environment_and_folder_of_its_node(pair):
+    asked = 'echo "$GREETING $TOKEN $GPUFABRIC_NODE_RANK $NODE_RANK"; pwd'
+    first, second = pair.exec(asked, node_rank=None)
+    assert first.text.startswith("a $b hush 0 0\n")
+    assert second.text.startswith("a $b hush 1 1\n")
+    assert first.text != second.text.replace("1 1", "0 0")  # each has a folder of its own
+    assert (first.node_rank, second.node_rank) == (0, 1)
+
+
+def test_output_error_and_exit_code_are_apart(pair):
+    done = pair.exec(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (done.stdout, done.stderr, done.exit_code) == (b"out\n", b"err\n", 3)
+    assert pair.exec("kill -9 $$").exit_code == 137
+    assert pair.exec(["no-such-program"]).exit_code == 127
+
+
+@pytest.mark.parametrize("given", [b"ab" * 300_000, "ab" * 300_000, io.BytesIO(b"ab" * 300_000)])
+def test_input_of_any_kind_comes_back_whole(pair, given):
+    assert pair.exec(["cat"], stdin=given).stdout == b"ab" * 300_000
+
+
+def test_a_command_that_does_not_read_its_input_ends(pair):
+    assert pair.exec("exec <&-; echo done", stdin=bytes(1 << 20)).text == "done\n"
+    assert pair.exec(["cat"]).text == ""
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(pair):
+    with pytest.raises(gf.JobTimeoutError, match=r"node 1 .* did not end within 0\.3 s"):
+        pair.exec("sleep 4243 & sleep 4243; true", node_rank=1, timeout_s=0.3)
+    assert not any(b"sleep\x004243" in line for line in command_lines())
+
+
+def command_lines():
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes()
+        except OSError:
+            continue
+
+
+def test_one_node_that_fails_ends_the_command_on_all(pair):
+    with pytest.raises(gf.JobTimeoutError):
+        pair.exec('[ "$NODE_RANK" = 0 ] && sleep 4244', node_rank=None, timeout_s=0.3)
+    assert not any(b"sleep\x004244" in line for line in command_lines())
+
+
+@pytest.mark.parametrize("command", ["x\0y", [], [1], ["a", "b\0"]])
+def test_what_is_no_command_is_refused(pair, command):
+    with pytest.raises(gf.SpecError, match="command"):
+        pair.exec(command)
+
+
+def test_a_wrong_rank_an_ended_and_a_removed_job_are_told(launch):
+    job = launch("exit 4")
+    with pytest.raises(gf.SpecError, match="node_rank: 1 is not within 0 to 0"):
+        job.exec("true", node_rank=1)
+    job.wait()
+    with pytest.raises(gf.NotFoundError, match=r"node 0 .* runs no more: failed: exited with 4"):
+        job.exec("true")
+    job.teardown()
+    with pytest.raises(gf.NotFoundError, match="is gone"):
+        job.exec("true")
+
+
+def test_teardown_ends_commands_that_still_run(launch, place):
+    job = launch()
+    running = place.exec(job.ref, ["sleep", "4245"])
+    job.teardown()
+    assert running.wait() == 137
+    running.close()
+
+
+def test_a_backend_without_it_is_refused_by_name(fabric):
+    class Plain:
+        name = "plain"
+
+    handle = gf.JobHandle(
+        gf.JobRef(backend="plain", place="x", name="y"), Plain(), settings=fabric.settings
+    )
+    for call in (
+        lambda: handle.exec("true"), lambda: handle.port_forward(1), lambda: handle.cp("a", "0:b"),
+    ):  # fmt: skip
+        with pytest.raises(gf.BackendError, match=r"plain .*cannot enter nodes.*Kubernetes, Local"):
+            call()
+
+
+def test_backends_that_say_they_can_are_live(place):
+    assert isinstance(place, Live)
+    assert isinstance(gf.Kubernetes("anywhere"), Live)
+
+
+# ports
+
+ECHO = """\
+import socketserver, sys
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        got = b""
+        while data := self.request.recv(65536):
+            if not data.startswith(b"all:") and not got:
+                self.request.sendall(data)
+            else:
+                got += data
+        self.request.sendall(got)
+server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo)
+open("port", "w").write(str(server.server_address[1]))
+server.serve_forever()"""
+
+
+@pytest.fixture
+def echo(launch):
+    """A job with a server, and the port that it listens on."""
+    job = launch(["python3", "-c", ECHO])
+    return job, int(job.exec("until [ -s port ]; do sleep 0.01; done; cat port").text)
+
+
+def test_a_port_carries_many_connections_and_their_ends(echo):
+    job, port = echo
+    before = set(threading.enumerate())
+    with contextlib.ExitStack() as all_of, job.port_forward(port) as forward:
+        at = ("127.0.0.1", forward.port)
+        socks = [all_of.enter_context(socket.create_connection(at)) for _ in range(8)]
+        for number, sock in enumerate(socks):
+            sock.sendall(b"%d" % number)
+        assert [sock.recv(9) for sock in socks] == [b"%d" % n for n in range(8)]
+        data = b"all:" + bytes(3 << 20)
+        with socket.create_connection(("127.0.0.1", forward.port)) as sock:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            got = b"".join(iter(lambda: sock.recv(1 << 16), b""))
+        assert got == data
+        forward.close()
+        assert [sock.recv(9) for sock in socks] == [b""] * 8
+    assert forward.error is None
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_port_where_nothing_listens_is_told(pair):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    with pair.port_forward(free) as forward, socket.socket() as sock:
+        sock.connect(("127.0.0.1", forward.port))
+        assert sock.recv(1) == b""
+    assert "refused" in str(forward.error)
+
+
+def test_a_local_port_that_is_taken_is_told(pair):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(gf.ConfigError, match=rf"port {port} .*leave local_port out"):
+            pair.port_forward(80, local_port=port)
+
+
+# cp
+
+
+@pytest.fixture
+def tree(tmp_path):
+    top = tmp_path / "tree"
+    (top / "deep" / ("long" * 40)).mkdir(parents=True)
+    (top / "deep" / ("long" * 40) / "ü.txt").write_bytes(b"x" * 100_001)
+    (top / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (top / "run.sh").chmod(0o755)
+    (top / "latest").symlink_to("deep")
+    (top / "empty").mkdir()
+    return top
+
+
+def listing(top):
+    found = {}
+    for path in sorted(top.rglob("*")):
+        what = path.readlink() if path.is_symlink() else path.is_file() and path.read_bytes()
+        found[str(path.relative_to(top))] = (what, path.lstat().st_mode)
+    return found
+
+
+def test_a_folder_comes_back_as_it_went(pair, tree, tmp_path):
+    pair.cp(tree, "1:there")
+    assert pair.exec("./there/run.sh", node_rank=1).text == "ran\n"
+    pair.cp("1:there", tmp_path / "back")
+    assert listing(tmp_path / "back") == listing(tree)
+    pair.cp("1:there", tmp_path / "back")  # into a folder that is there
+    assert listing(tmp_path / "back" / "there") == listing(tree)
+
+
+def test_files_take_the_name_of_the_target_or_go_into_it(pair, tree, tmp_path):
+    pair.cp(tree / "run.sh", "0:other.sh")
+    pair.cp(tree / "run.sh", "0:.")
+    pair.cp(f"{tree}/.", "0:.")
+    said = pair.exec("ls -d other.sh run.sh deep latest").text
+    assert said == "deep\nlatest\nother.sh\nrun.sh\n"
+    pair.cp("0:other.sh", tmp_path)
+    assert (tmp_path / "other.sh").read_text() == (tree / "run.sh").read_text()
+
+
+def test_a_star_is_every_node(pair, tree):
+    pair.cp(tree / "run.sh", "*:all.sh")
+    assert [done.text for done in pair.exec("./all.sh", node_rank=None)] == ["ran\n"] * 2
+
+
+def test_a_symlink_that_is_named_is_followed(pair, tree, tmp_path):
+    pair.cp(tree, "0:there")
+    pair.exec("ln -s run.sh there/named")
+    pair.cp("0:there/named", tmp_path / "one")
+    pair.cp("0:there/latest", tmp_path / "two")
+    pair.cp(tree / "latest", "0:three")
+    assert (tmp_path / "one").read_text() == (tree / "run.sh").read_text()
+    assert listing(tmp_path / "two") == listing(tree / "deep")
+    assert pair.exec("[ -L three ] || ls three").text.startswith("long")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        ("a", "b", "both are of this machine"),
+        ("0:a", "1:b", "both are on nodes"),
+        ("*:a", "b", "copy from one node"),
+        ("nothing-here", "0:b", "nothing-here is not on this machine"),
+        ("0:nothing", "b", "has no nothing"),
+        ("/proc/self/cmdline", "0:no/such/place", "there is no folder no/such"),
+        ("/proc/self/cmdline", "0:no/", "there is no folder no/"),
+        ("/dev/null", "0:b", "neither a file, a folder nor a symlink"),
+        ("0:.", "no/such/place", "there is no folder no/such here"),
+    ],
+)
+def test_what_cannot_be_copied_is_told(pair, source, target, words):
+    with pytest.raises(gf.GpuFabricError, match=words):
+        pair.cp(source, target)
+
+
+def test_a_node_that_cannot_write_says_so(pair):
+    with pytest.raises(gf.BackendError, match=r"node 0 .*tar in /proc ended with \d: .*Cannot"):
+        pair.cp(__file__, "0:/proc/new")
+
+
+def test_paths_of_nodes_are_told_from_paths_of_this_machine():
+    assert split_path("C:/x") is None
+    assert split_path("./0:x") is None
+    remote = split_path("12:")
+    assert (remote.rank, remote.path, remote.name) == (12, ".", "")
+
+
+def stream(*infos):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for info in infos:
+            tar.addfile(info, io.BytesIO(b"bad") if info.isreg() else None)
+    return io.BytesIO(out.getvalue())
+
+
+def entry(name, kind=tarfile.REGTYPE, link=""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, 0o7777
+    info.size = 3 if kind == tarfile.REGTYPE else 0
+    return info
+
+
+SYM, HARD, DIR = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
+
+
+@pytest.mark.parametrize(
+    "infos",
+    [
+        [entry("../evil")],
+        [entry("/evil")],
+        [entry("./a/../../evil")],
+        [entry("a", SYM, "/etc")],
+        [entry("a", SYM, "../..")],
+        [entry("d", DIR), entry("d/a", SYM, "../../x")],
+        [entry("a", SYM, "."), entry("a/evil")],
+        [entry("a", HARD, "../evil")],
+        [entry("a", HARD, "/etc/passwd")],
+        [entry("here/evil")],
+        [entry("here", DIR)],
+        [entry("a", tarfile.FIFOTYPE)],
+        [entry("a", tarfile.CHRTYPE)],
+    ],
+    ids=lambda infos: "+".join(f"{i.name}>{i.linkname}" for i in infos),
+)
+def test_no_entry_leaves_the_folder(tmp_path, infos):
+    target = tmp_path / "in" / "to"
+    target.mkdir(parents=True)
+    (target / "here").symlink_to(tmp_path)
+    with pytest.raises(gf.SpecError, match="is refused"):
+        unpack(stream(*infos), target, ".")
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_no_program_gets_anothers_rights(tmp_path):
+    unpack(stream(entry("./a")), tmp_path, ".")
+    assert (tmp_path / "a").stat().st_mode & 0o7777 == 0o777
+
+
+def test_a_file_that_becomes_shorter_is_told(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(bytes(600_000))
+    pieces = tar_pieces(path, "log")
+    next(pieces)
+    os.truncate(path, 10)
+    with pytest.raises(gf.SpecError, match="became shorter"):
+        list(pieces)
+
+
+# awaited
+
+
+def test_the_same_calls_are_awaited(place, tmp_path):
+    async def work():
+        async with gf.AsyncFabric(place) as fabric:
+            job = await fabric.launch(gf.Task(run=LASTING, name="live"))
+            async with job:
+                assert (await job.exec("echo hi")).text == "hi\n"
+                assert [done.exit_code for done in await job.exec("exit 2", node_rank=None)] == [2]
+                await job.cp(__file__, "0:x")
+                async with job.port_forward(1) as forward:
+                    assert forward.port
+
+    asyncio.run(work())
+
+
+def test_a_command_that_nobody_awaits_any_more_is_ended(place):
+    async def work():
+        async with (
+            gf.AsyncFabric(place) as fabric,
+            await fabric.launch(gf.Task(run=LASTING, name="live")) as job,
+        ):
+            for rank in (0, None):
+                waiting = asyncio.create_task(job.exec("echo > up; sleep 4246", node_rank=rank))
+                await job.exec("until [ -e up ]; do sleep 0.01; done; rm up")
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+
+    asyncio.run(work())
+    assert not any(b"sleep\x004246" in line for line in command_lines())
