@@ -73,6 +73,7 @@ class Fabric:
         #: What `discover` found that cannot be used, with the reason.
         self.unusable = tuple(unusable)
         self._on_event = on_event
+        self._read: dict[str, Site | str] = {}  # by backend; a text is why it was not
         self._attached: dict[tuple[str, str], Backend] = {}
         self._attaching = threading.Lock()
         for given in self.backends:
@@ -177,6 +178,14 @@ class Fabric:
 
     def __repr__(self) -> str:
         return f"Fabric({', '.join(backend.name for backend in self.backends)})"
+
+    def _repr_html_(self) -> str:
+        """Every pool that was last read, without reading anything now."""
+        from gpufabric._site_text import sites_html
+
+        unusable = [(one.backend, one.reason) for one in self.unusable]
+        read = [(backend.name, self._read.get(backend.name)) for backend in self.backends]
+        return sites_html([*read, *unusable])
 
     def check(self) -> tuple[CheckReport, ...]:
         """Asks every backend whether it is usable; never raises."""
@@ -305,8 +314,10 @@ class Fabric:
         for backend, answer in zip(self.backends, answers, strict=True):
             if isinstance(answer, Site):
                 found.append((backend.name, answer, ""))
+                self._read[backend.name] = answer
             else:
                 found.append((backend.name, None, str(answer)))
+                self._read[backend.name] = str(answer)
                 self._tell("undiscovered", f"{backend.name}: {answer}", backend=backend.name)
         return found
 

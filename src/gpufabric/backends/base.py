@@ -142,6 +142,16 @@ class Site:
 
         return load_value(cls, text)
 
+    def __str__(self) -> str:
+        from gpufabric._site_text import site_lines
+
+        return "\n".join(site_lines(self))
+
+    def _repr_html_(self) -> str:
+        from gpufabric._site_text import sites_html
+
+        return sites_html([(self.backend, self)])
+
 
 @runtime_checkable
 class Backend(Protocol):

@@ -26,6 +26,7 @@ def admitted(found: Resolution, task: Task, site: Site, catalog: Catalog) -> Res
     """The offers that the namespace can let in, with what it will change or wait for."""
     offers: list[Offer] = []
     refused = list(found.rejections)
+    when = (f"as the cluster was at {site.as_of:%Y-%m-%d %H:%M:%S} UTC",) if site.as_of else ()
     for offer in found.offers:
         faults, warnings = _judged(offer, task, site, catalog)
         if faults:
@@ -38,7 +39,7 @@ def admitted(found: Resolution, task: Task, site: Site, catalog: Catalog) -> Res
             ]  # fmt: skip
             continue
         told = tuple(dict.fromkeys((*offer.warnings, *warnings)))
-        offers.append(evolve(offer, warnings=told) if warnings else offer)
+        offers.append(evolve(offer, warnings=told, limits=(*offer.limits, *when)))
     return Resolution(offers=tuple(offers), rejections=tuple(refused))
 
 

@@ -237,12 +237,12 @@ def _selector(node: Node, members: Sequence[Node]) -> dict[str, str]:
 
 
 def note_tiers(pools: Sequence[Pool], facts: Mapping[str, Json], catalog: Catalog) -> None:
-    """Writes into each pool's facts the tier that two whole nodes of it reach.
+    """Writes into each pool's facts the tier that two whole nodes of it reach, and on what.
 
     It is a property of the pool beside its rivals here, not of what is free: two nodes are assumed.
     """
     for fact in facts.values():
-        fact["tier"] = None
+        fact["tier"] = fact["network"] = None
     judged = [pool for pool in pools if pool.accelerator is not None]
     sold = [
         sold_in(evolve(pool, nodes_free=None, nodes_total=None), catalog, spot=pool.spot)
@@ -257,3 +257,4 @@ def note_tiers(pools: Sequence[Pool], facts: Mapping[str, Json], catalog: Catalo
         for offer in resolve(task, sold, backend="kubernetes", catalog=catalog).offers:
             if offer.pool is not None and offer.spot == spot:
                 facts[offer.pool]["tier"] = offer.tier.value
+                facts[offer.pool]["network"] = offer.interconnect.kind.value
