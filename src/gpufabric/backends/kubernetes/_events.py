@@ -20,7 +20,8 @@ __all__ = ["Events", "events_path", "listed"]
 #: What every gang that goes well says, and what this library does itself.
 _ROUTINE = {
     "AllJobsCompleted", "Completed", "Created", "CreatedWorkload", "FinishedWorkload",
-    "Resumed", "Scheduled", "Started", "SuccessfulCreate", "SuccessfulDelete", "Suspended",
+    "ResumeJobs", "Resumed", "Scheduled", "Started", "SuccessfulCreate", "SuccessfulDelete",
+    "Suspended", "SuspendedJobs",
 }  # fmt: skip
 _HERE_ALREADY = "already present on machine"
 

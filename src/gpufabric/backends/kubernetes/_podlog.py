@@ -17,13 +17,16 @@ from gpufabric.job import LogLine
 __all__ = ["PodLog", "said"]
 
 # With nine digits the kubelet of every version that is supported writes it.
-_LINE = re.compile(rb"(?:(.{20})(\d{9})(Z|[+-]\d\d:\d\d) )?(.*)\n")
+_TIME = rb"(.{20})(\d{9})(Z|[+-]\d\d:\d\d) "
+_LINE = re.compile(_TIME + rb"(.*)\n")
+_ANY = re.compile(rb"(?:" + _TIME + rb")?(.*)\n")
 _OTHER = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) (.*)")
 _NS = 1_000_000_000
 #: So much earlier a line may be stamped than one before it: a container's two streams are read by
 #: two threads of the runtime, and written in the order in which these come to it.
 _MARGIN_S = 1
 _GONE = b"unable to retrieve container logs"
+_ROTATED = "gpufabric: the log was rotated while it was not read"
 _KUBELET = (_GONE, b"failed to ", b"rpc error")
 
 
@@ -87,21 +90,38 @@ class PodLog:
 
     def feed(self, data: bytes) -> list[LogLine]:
         """The lines in `data` that were not given yet."""
-        whole, newline, self.rest = (self.rest + data).rpartition(b"\n")
-        found = _LINE.findall(whole + newline)
-        if not found or self._resumed:
-            return self._one_by_one(found)
-        heads, fractions, zones, datas = zip(*found, strict=True)
+        text, newline, self.rest = (self.rest + data).rpartition(b"\n")
+        text += newline
+        return self._singly(text) if self._resumed else self._many(text)
+
+    def last(self) -> list[LogLine]:
+        """What is left to say at the log's end: a line without newline, lines that are missing."""
+        made = self.feed(b"\n") if self.rest else []
+        if self._resumed and not self._met:
+            self._resumed = False
+            made.append(self._event(f"{_ROTATED}; lines after the last one may be missing", None))
+        return made
+
+    # ---- inside
+
+    def _many(self, text: bytes) -> list[LogLine]:
+        """Whole lines, at little cost for each."""
+        parts = _LINE.split(text)
+        heads, fractions, zones, datas = parts[1::5], parts[2::5], parts[3::5], parts[4::5]
+        if any(parts[::5]):  # words that are not a line of the container
+            return self._singly(text)
+        if not heads:
+            return []
         count = len(heads)
         if heads.count(heads[0]) == count and zones.count(zones[0]) == count:
             base = self._base(heads[0], zones[0])
-            if base is None:  # words that are not a line of the container
-                return self._one_by_one(found)
+            if base is None:
+                return self._singly(text)
             times = [base + int(fraction) for fraction in fractions]
         else:
             table = {pair: self._base(*pair) for pair in set(zip(heads, zones, strict=True))}
             if None in table.values():
-                return self._one_by_one(found)
+                return self._singly(text)
             times = [
                 cast("int", table[head, zone]) + int(fraction)
                 for head, fraction, zone in zip(heads, fractions, zones, strict=True)
@@ -109,21 +129,19 @@ class PodLog:
         self._note(times)
         return _made(self.rank, self.attempt, datas, [when / _NS for when in times])
 
-    def last(self) -> list[LogLine]:
-        """The line that the log ends with, where it has no newline."""
-        return self.feed(b"\n") if self.rest else []
-
-    # ---- inside
-
-    def _one_by_one(self, found: Sequence[tuple[bytes, bytes, bytes, bytes]]) -> list[LogLine]:
+    def _singly(self, text: bytes) -> list[LogLine]:
+        """Line by line: what was given is counted off, and odd lines are looked at."""
         made: list[LogLine] = []
-        for head, fraction, zone, data in found:
-            base = self._base(head, zone) if head else None
-            if base is None:
-                raw = b"%b%b%b%b%b" % (head, fraction, zone, b" " if head else b"", data)
-                made.extend(self._odd(raw))
-                continue
-            when = base + int(fraction)
+        resumed = self._resumed
+        for match in _ANY.finditer(text):
+            parts = match.groups(b"")
+            when = self._when(parts)
+            if when is None:
+                stamp = _stamp(match[0][:-1])
+                if stamp is None:
+                    made.extend(self._unstamped(match[0][:-1]))
+                    continue
+                parts, when = stamp, self._when(stamp) or 0
             if self._resumed:
                 if self._skip[when] > 0:
                     self._skip[when] -= 1
@@ -131,15 +149,14 @@ class PodLog:
                     continue
                 made.extend(self._first_new(when))
             self._note([when])
-            made.extend(_made(self.rank, self.attempt, (data,), (when / _NS,)))
+            made.extend(_made(self.rank, self.attempt, (parts[3],), (when / _NS,)))
+            if resumed:  # all after it is new
+                return [*made, *self._many(text[match.end() :])]
         return made
 
-    def _odd(self, raw: bytes) -> list[LogLine]:
-        """A line whose time has another form, or that has none."""
-        stamp = _stamp(raw)
-        if stamp is None:
-            return self._unstamped(raw)
-        return self._one_by_one([stamp])
+    def _when(self, parts: Sequence[bytes]) -> int | None:
+        base = self._base(parts[0], parts[2]) if parts[0] else None
+        return None if base is None else base + int(parts[1])
 
     def _first_new(self, when: int) -> list[LogLine]:
         """Told before the first line after a break that was not given before it."""
@@ -147,8 +164,7 @@ class PodLog:
         self._skip.clear()
         if self._met:  # so nothing is missing between that line and this one
             return []
-        words = "gpufabric: the log was rotated while the connection was broken;"
-        return [self._event(f"{words} lines before the next one may be missing", when / _NS)]
+        return [self._event(f"{_ROTATED}; lines before the next one may be missing", when / _NS)]
 
     def _note(self, times: list[int]) -> None:
         self._given.extend(times)

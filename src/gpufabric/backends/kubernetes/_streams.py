@@ -107,10 +107,10 @@ class Answer:
             return b""
         if self._rest:
             data, self._rest = self._rest + data, b""
-        if not self._left and (whole := self._all_chunks(data)) is not None:
-            return whole
         found: list[bytes] = []
         at = self._begun(data, found)
+        if at < len(data):
+            at += self._many_chunks(data[at:] if at else data, found)
         size, find, add = len(data), data.find, found.append
         while at < size:
             end = find(b"\r\n", at)
@@ -137,19 +137,19 @@ class Answer:
         return b"".join(found)
 
     @staticmethod
-    def _all_chunks(data: bytes) -> bytes | None:
-        """The content where `data` is whole chunks without a line end in them, the usual case."""
+    def _many_chunks(data: bytes, found: list[bytes]) -> int:
+        """Takes the whole chunks at the beginning, where no line end is in them: the usual case."""
         parts = data.split(b"\r\n")
-        if len(parts) % 2 == 0 or parts.pop():
-            return None
-        sizes, contents = parts[::2], parts[1::2]
+        pairs = (len(parts) - 1) // 2
+        sizes, contents = parts[: 2 * pairs : 2], parts[1 : 2 * pairs : 2]
         try:
             lengths = {size: int(size, 16) for size in set(sizes)}
         except ValueError:
-            return None
+            return 0
         if 0 in lengths.values() or [lengths[one] for one in sizes] != list(map(len, contents)):
-            return None
-        return b"".join(contents)
+            return 0
+        found += contents
+        return sum(map(len, sizes)) + sum(map(len, contents)) + 4 * pairs
 
     def _begun(self, data: bytes, found: list[bytes]) -> int:
         """Takes what `data` has of the chunk that began before; gives where the next begins."""
