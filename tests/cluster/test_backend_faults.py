@@ -30,7 +30,7 @@ class TestKubernetesInFaults(OnceContract):
 
     @pytest.fixture
     def factory(self, cluster, namespace, proxy, tmp_path):
-        settings = Settings(stop_grace_s=1.0, trust_env=False)
+        settings = Settings(stop_grace_s=1.0, retry_s=2.0, trust_env=False)
         return functools.partial(
             Kubernetes, namespace=namespace, kubeconfig=str(proxy.kubeconfig(tmp_path)),
             settings=settings, image=cluster.image,
