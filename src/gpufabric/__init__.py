@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpufabric import bench, net, testing
     from gpufabric._forward import PortForward
+    from gpufabric._jupyter import Jupyter
     from gpufabric.aio import AsyncFabric, AsyncJobHandle
     from gpufabric.backends.kubernetes import Kubernetes
     from gpufabric.backends.local import Local
@@ -59,6 +60,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "_forward": ("PortForward",),
+    "_jupyter": ("Jupyter",),
     "aio": ("AsyncFabric", "AsyncJobHandle"),
     "backends.kubernetes": ("Kubernetes",),
     "backends.local": ("Local",),
@@ -110,6 +112,7 @@ __all__ = [
     "JobState",
     "JobStatus",
     "JobTimeoutError",
+    "Jupyter",
     "Kubernetes",
     "LaunchPlan",
     "LaunchPolicy",

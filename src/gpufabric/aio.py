@@ -20,6 +20,7 @@ from gpufabric.task import Task
 
 if TYPE_CHECKING:
     from gpufabric._forward import PortForward
+    from gpufabric._jupyter import Jupyter
     from gpufabric.bench import BenchReport
     from gpufabric.net.proof import NetworkProof
 
@@ -248,6 +249,21 @@ class AsyncJobHandle:
     async def cp(self, source: str | PathLike[str], target: str | PathLike[str]) -> None:
         """See `JobHandle.cp`. Cancelling the await ends it."""
         await self._pool.wait_for(self._job.cp, source, target)
+
+    @contextlib.asynccontextmanager
+    async def jupyter(
+        self, *, node_rank: int = 0, local_port: int = 0, python: str = "python3",
+        timeout_s: float = 60.0,
+    ) -> "AsyncGenerator[Jupyter]":  # fmt: skip
+        """See `JobHandle.jupyter`: `async with job.jupyter() as server:`."""
+        made = await self._pool.wait_for(
+            self._job.jupyter, node_rank=node_rank, local_port=local_port, python=python,
+            timeout_s=timeout_s,
+        )  # fmt: skip
+        try:
+            yield made
+        finally:
+            await self._pool.run(made.close)
 
     async def network(self, *, offer: Offer | None = None) -> "NetworkProof":
         """See `JobHandle.network`."""

@@ -17,6 +17,7 @@ from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer, Rejection
 
 if TYPE_CHECKING:
     from gpufabric._forward import PortForward
+    from gpufabric._jupyter import Jupyter
     from gpufabric.bench import BenchReport
     from gpufabric.net.proof import NetworkProof
 
@@ -230,6 +231,26 @@ class JobHandle:
         copy(
             live, self.ref, fspath(source), fspath(target),
             ranks=lambda: [node.node_rank for node in self.status().nodes],
+        )  # fmt: skip
+
+    def jupyter(
+        self, *, node_rank: int = 0, local_port: int = 0, python: str = "python3",
+        timeout_s: float = 60.0,
+    ) -> "Jupyter":  # fmt: skip
+        """Starts Jupyter in a node and makes it reachable from here alone.
+
+        `with job.jupyter() as server:` gives `server.url`, whose token is made for it and stands
+        nowhere else; the block's end stops the server and its kernels. `python` is the node's
+        program that has `jupyter_server`; JupyterLab is served where it is installed too.
+
+        Raises `BackendError` where the image has none, with what the node said.
+        """
+        from gpufabric._jupyter import start_jupyter
+
+        live = live_of(self._backend, "jupyter")
+        return start_jupyter(
+            live, self.ref, node_rank=node_rank, local_port=local_port, python=python,
+            timeout_s=timeout_s,
         )  # fmt: skip
 
     def network(self, *, offer: Offer | None = None) -> "NetworkProof":
