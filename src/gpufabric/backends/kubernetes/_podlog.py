@@ -63,9 +63,10 @@ class PodLog:
         self.rest = b""  # a line whose end has not come
         self._given = array("q")  # times of the lines since `_floor`, in the order of the log
         self._floor = 0  # seconds
-        self._skip: Counter[int] = Counter()
-        self._resumed = False
-        self._met = False  # the last line that was given has come again
+        self._resumed = False  # nothing new has come since it was read again
+        self._at = 0  # so many of `_given` have come again in their order
+        self._skip: Counter[int] | None = None  # those still to come, where their order is another
+        self._met = False  # the last of them has come
         self._said: set[bytes] = set()
         self._bases: dict[tuple[bytes, bytes], int | None] = {}
 
@@ -79,25 +80,24 @@ class PodLog:
     def again(self) -> None:
         """What comes now was read from `since` on."""
         self.rest = b""
-        self._skip = Counter(self._given)
         self._resumed, self._met = bool(self._given), False
+        self._at, self._skip = 0, None
 
     def fresh(self) -> None:
         """What comes now is another log of the same container, after this one."""
         self.rest = b""
         self._given = array("q")
-        self._skip = Counter()
+        self._resumed, self._skip = False, None
 
     def feed(self, data: bytes) -> list[LogLine]:
         """The lines in `data` that were not given yet."""
         text, newline, self.rest = (self.rest + data).rpartition(b"\n")
-        text += newline
-        return self._singly(text) if self._resumed else self._many(text)
+        return self._many(text + newline)
 
     def last(self) -> list[LogLine]:
         """What is left to say at the log's end: a line without newline, lines that are missing."""
         made = self.feed(b"\n") if self.rest else []
-        if self._resumed and not self._met:
+        if self._resumed and not self._met and self._at < len(self._given):
             self._resumed = False
             made.append(self._event(f"{_ROTATED}; lines after the last one may be missing", None))
         return made
@@ -108,31 +108,51 @@ class PodLog:
         """Whole lines, at little cost for each."""
         parts = _LINE.split(text)
         heads, fractions, zones, datas = parts[1::5], parts[2::5], parts[3::5], parts[4::5]
-        if any(parts[::5]):  # words that are not a line of the container
+        if any(parts[::5]) or self._skip is not None:  # words that are no line of the container
             return self._singly(text)
         if not heads:
             return []
-        count = len(heads)
-        if heads.count(heads[0]) == count and zones.count(zones[0]) == count:
-            base = self._base(heads[0], zones[0])
-            if base is None:
-                return self._singly(text)
+        table = self._table(heads, zones)
+        if table is None:
+            return self._singly(text)
+        if len(table) == 1:
+            (base,) = table.values()
             times = [base + int(fraction) for fraction in fractions]
         else:
-            table = {pair: self._base(*pair) for pair in set(zip(heads, zones, strict=True))}
-            if None in table.values():
-                return self._singly(text)
             times = [
-                cast("int", table[head, zone]) + int(fraction)
+                table[head, zone] + int(fraction)
                 for head, fraction, zone in zip(heads, fractions, zones, strict=True)
             ]
+        known = 0
+        if self._resumed:
+            known = min(len(times), len(self._given) - self._at)
+            if array("q", times[:known]) != self._given[self._at : self._at + known]:
+                return self._singly(text)
+            self._at += known
+            if known == len(times):
+                return []
+            self._resumed = False
+            times = times[known:]
         self._note(times)
-        return _made(self.rank, self.attempt, datas, [when / _NS for when in times])
+        return _made(self.rank, self.attempt, datas[known:], [when / _NS for when in times])
+
+    def _table(
+        self, heads: list[bytes], zones: list[bytes]
+    ) -> dict[tuple[bytes, bytes], int] | None:
+        """The nanoseconds of each head; None where one is no time."""
+        count = len(heads)
+        pairs = {(heads[0], zones[0])}
+        if heads.count(heads[0]) != count or zones.count(zones[0]) != count:
+            pairs = set(zip(heads, zones, strict=True))
+        table = {pair: self._base(*pair) for pair in pairs}
+        return None if None in table.values() else cast("dict[tuple[bytes, bytes], int]", table)
 
     def _singly(self, text: bytes) -> list[LogLine]:
-        """Line by line: what was given is counted off, and odd lines are looked at."""
+        """Line by line: odd ones are looked at, and what was given is counted off by its times."""
         made: list[LogLine] = []
-        resumed = self._resumed
+        if self._resumed and self._skip is None:
+            self._skip = Counter(self._given[self._at :])
+            self._met = not self._skip
         for match in _ANY.finditer(text):
             parts = match.groups(b"")
             when = self._when(parts)
@@ -142,7 +162,7 @@ class PodLog:
                     made.extend(self._unstamped(match[0][:-1]))
                     continue
                 parts, when = stamp, self._when(stamp) or 0
-            if self._resumed:
+            if self._skip is not None:
                 if self._skip[when] > 0:
                     self._skip[when] -= 1
                     self._met |= when == self._given[-1]
@@ -150,8 +170,6 @@ class PodLog:
                 made.extend(self._first_new(when))
             self._note([when])
             made.extend(_made(self.rank, self.attempt, (parts[3],), (when / _NS,)))
-            if resumed:  # all after it is new
-                return [*made, *self._many(text[match.end() :])]
         return made
 
     def _when(self, parts: Sequence[bytes]) -> int | None:
@@ -160,8 +178,7 @@ class PodLog:
 
     def _first_new(self, when: int) -> list[LogLine]:
         """Told before the first line after a break that was not given before it."""
-        self._resumed = False
-        self._skip.clear()
+        self._resumed, self._skip = False, None
         if self._met:  # so nothing is missing between that line and this one
             return []
         return [self._event(f"{_ROTATED}; lines before the next one may be missing", when / _NS)]
@@ -191,6 +208,7 @@ class PodLog:
         if self._resumed and not raw.startswith(_KUBELET):
             return []
         if raw.startswith(_GONE) and self._given:  # it was read before it was removed
+            self._met = True
             return []
         if not raw or raw in self._said:
             return []

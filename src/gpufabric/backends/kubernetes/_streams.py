@@ -141,6 +141,8 @@ class Answer:
         """Takes the whole chunks at the beginning, where no line end is in them: the usual case."""
         parts = data.split(b"\r\n")
         pairs = (len(parts) - 1) // 2
+        if b"0" in parts[: 2 * pairs : 2]:  # the body ends here
+            pairs = parts[::2].index(b"0")
         sizes, contents = parts[: 2 * pairs : 2], parts[1 : 2 * pairs : 2]
         try:
             lengths = {size: int(size, 16) for size in set(sizes)}
