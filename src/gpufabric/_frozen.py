@@ -1,7 +1,7 @@
 """What every value is made of: frozen attrs classes and an immutable, hashable mapping."""
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from attrs import evolve, field, frozen
 
@@ -83,25 +83,29 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})  # most of what JSON hol
 
 def freeze(value: object) -> object:
     """Gives `value` with every mapping as a `FrozenDict` and every list as a tuple."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind is dict or isinstance(value, Mapping):
-        mapping = cast("Mapping[object, object]", value)
-        return FrozenDict({key: freeze(item) for key, item in mapping.items()})
-    if isinstance(value, list | tuple):
-        return tuple(freeze(item) for item in cast("list[object]", value))
+    return value if type(value) in _PLAIN else _frozen_json(value)
+
+
+def _frozen_json(value: Any) -> Any:  # a plan holds hundreds of parts: each is looked at once
+    kind = cast("type[object]", type(value))
+    if kind is dict or issubclass(kind, Mapping):
+        return FrozenDict(
+            {k: v if type(v) in _PLAIN else _frozen_json(v) for k, v in value.items()}
+        )
+    if kind is list or issubclass(kind, list | tuple):
+        return tuple([v if type(v) in _PLAIN else _frozen_json(v) for v in value])
     return value
 
 
 def thaw(value: object) -> object:
     """Gives `value` with plain dicts and lists, as `json` and `yaml` want it."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind is FrozenDict or isinstance(value, Mapping):
-        mapping = cast("Mapping[object, object]", value)
-        return {key: thaw(item) for key, item in mapping.items()}
-    if isinstance(value, list | tuple):
-        return [thaw(item) for item in cast("list[object]", value)]
+    return value if type(value) in _PLAIN else _thawed_json(value)
+
+
+def _thawed_json(value: Any) -> Any:
+    kind = cast("type[object]", type(value))
+    if kind is FrozenDict or issubclass(kind, Mapping):
+        return {k: v if type(v) in _PLAIN else _thawed_json(v) for k, v in value.items()}
+    if kind is tuple or issubclass(kind, list | tuple):
+        return [v if type(v) in _PLAIN else _thawed_json(v) for v in value]
     return value

@@ -68,6 +68,33 @@ def network_plan(  # noqa: PLR0913  four are keywords that live backends alone g
     if row is None or platform is None:
         what = f"instance type {offer.instance_type!r}" if row is None else offer.platform
         raise CatalogError(f"the catalog of {cloud.name} has no {what}")
+    if envs or platform.kind != "kubernetes":
+        return _network_plan(
+            offer, cloud, catalog, row, platform, envs=envs, way=way, fabric=fabric
+        )
+    nics = offer.nics.fabric
+    key = (
+        "pods", platform.name, way.name if way else None, fabric, offer.num_nodes > 1,
+        offer.gpus_per_node, offer.place.region, len(nics), nics[0] if nics else None,
+    )  # fmt: skip
+    return cloud.kept(
+        row,
+        key,
+        lambda: _network_plan(offer, cloud, catalog, row, platform, way=way, fabric=fabric),
+    )
+
+
+def _network_plan(  # noqa: PLR0913  see network_plan
+    offer: Offer,
+    cloud: CloudCatalog,
+    catalog: Catalog,
+    row: InstanceTypeRow,
+    platform: PlatformRow,
+    *,
+    envs: Mapping[str, str] | None = None,
+    way: KubernetesRow | None,
+    fabric: bool,
+) -> NetworkPlan:
     whole = offer.gpus_per_node == row.gpu.count
     network = network_of(cloud, row, platform, whole=whole)
     several = offer.num_nodes > 1
