@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from gpufabric.backends.kubernetes._errors import BusyError
 from gpufabric.errors import TransientError
 
 if TYPE_CHECKING:
@@ -36,12 +37,24 @@ class Patience:
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(TransientError),
             stop=self._worn_out,
-            wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
+            wait=self._pause,
             reraise=True,
         )
         answer = retrying(call)
         self._since = None
         return answer
+
+    def _pause(self, state: "RetryCallState") -> float:
+        """A little more each time; as long as the server asks, where patience lasts so long."""
+        import tenacity
+
+        usual = tenacity.wait_random_exponential(multiplier=0.1, max=2)(state)
+        failed = state.outcome.exception() if state.outcome is not None else None
+        if not isinstance(failed, BusyError):
+            return usual
+        since = self._since if self._since is not None else time.monotonic()
+        left = since + self._seconds - time.monotonic()
+        return max(usual, min(failed.retry_after_s, left))
 
     def _worn_out(self, state: "RetryCallState") -> bool:  # noqa: ARG002  # tenacity's signature
         now = time.monotonic()

@@ -3,8 +3,10 @@
 import pickle
 
 import pytest
+import tenacity
 
 from gpufabric.backends.kubernetes._errors import BusyError, ExpiredError, error_of
+from gpufabric.backends.kubernetes._patience import Patience
 from gpufabric.errors import (
     BackendError,
     ConflictError,
@@ -108,6 +110,19 @@ def test_a_server_that_asks_to_wait_is_heard_within_bounds(header, seconds):
 def test_a_time_to_wait_that_is_no_number_of_seconds_is_passed_over(header):
     error = made(503, "ServiceUnavailable", "later", retry_after=header)
     assert type(error) is TransientError
+
+
+def paused(patience, error):
+    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+    state.set_exception((type(error), error, None))
+    return patience._pause(state)
+
+
+def test_a_request_is_tried_again_when_the_server_asks_for_it_and_patience_lasts():
+    busy = made(429, "TooManyRequests", "slow down", retry_after="7")
+    assert paused(Patience(60.0), busy) == 7.0
+    assert paused(Patience(0.0), busy) <= 2.0
+    assert paused(Patience(60.0), made(503, "ServiceUnavailable", "later")) <= 2.0
 
 
 def test_rejected_credentials_are_told_with_what_to_do():
