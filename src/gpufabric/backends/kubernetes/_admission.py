@@ -5,7 +5,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gpufabric._frozen import evolve
 from gpufabric.backends.base import Site
@@ -15,20 +15,21 @@ from gpufabric.backends.kubernetes._reading import controllers, facts_of, networ
 from gpufabric.backends.kubernetes._usage import quantity
 from gpufabric.backends.kubernetes._ways import asked_devices
 from gpufabric.catalog.index import Catalog
+from gpufabric.catalog.rows import KubernetesRow
 from gpufabric.net.netplan import NetworkPlan
 from gpufabric.plan import Offer, Rejection, Resolution
 from gpufabric.task import PythonCall, Task
 
-__all__ = ["admitted"]
+__all__ = ["admitted", "privileges_of"]
 
 
 def admitted(found: Resolution, task: Task, site: Site, catalog: Catalog) -> Resolution:
     """The offers that the namespace can let in, with what it will change or wait for."""
     offers: list[Offer] = []
     refused = list(found.rejections)
-    when = (f"as the cluster was at {site.as_of:%Y-%m-%d %H:%M:%S} UTC",) if site.as_of else ()
     for offer in found.offers:
-        faults, warnings = _judged(offer, task, site, catalog)
+        network, _ = network_of(offer, site, catalog, {})
+        faults, warnings = _judged(offer, task, site, network)
         if faults:
             refused += [
                 Rejection(
@@ -39,14 +40,14 @@ def admitted(found: Resolution, task: Task, site: Site, catalog: Catalog) -> Res
             ]  # fmt: skip
             continue
         told = tuple(dict.fromkeys((*offer.warnings, *warnings)))
-        offers.append(evolve(offer, warnings=told, limits=(*offer.limits, *when)))
+        offers.append(evolve(offer, warnings=told, limits=(*offer.limits, *_bounds(network, site))))
     return Resolution(offers=tuple(offers), rejections=tuple(refused))
 
 
 def _judged(
-    offer: Offer, task: Task, site: Site, catalog: Catalog
+    offer: Offer, task: Task, site: Site, network: NetworkPlan
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    network, _ = network_of(offer, site, catalog, {})
+    """Why the namespace never admits it, and what it changes or waits for."""
     requests = _requests(offer, network)
     claims = network.way.claims.values() if network.way else ()
     devices: dict[str, int] = {}
@@ -70,6 +71,18 @@ def _judged(
         never = (*never, *([str(fact["one_node_only"])] if fact.get("one_node_only") else ()))
     noted += fact.get("notes") or ()
     return (*refused, *never), (*noted, *told, *waits)
+
+
+def _bounds(network: NetworkPlan, site: Site) -> Iterator[str]:
+    """On what the offer rests that the site alone cannot tell."""
+    needs = privileges_of(network.way) if network.way else []
+    if needs and site.facts.get("pod_security") is None and site.facts.get("namespace"):
+        yield (
+            f"its network needs {', '.join(needs)}: the namespace names no Pod Security level, and"
+            " the cluster's own default cannot be read"
+        )
+    if site.as_of is not None:
+        yield f"as the cluster was at {site.as_of:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _requests(offer: Offer, network: NetworkPlan) -> Mapping[str, float]:
@@ -96,3 +109,19 @@ def _objects(task: Task, site: Site, *, claims: int) -> Mapping[str, int]:
         "resourceclaimtemplates.resource.k8s.io": claims,
         "resourceclaims.resource.k8s.io": claims * task.num_nodes,
     }
+
+
+def privileges_of(way: KubernetesRow) -> list[str]:
+    """What a network needs of a pod that Pod Security's levels below `privileged` refuse."""
+    host = any(mount.source == "host_path" for mount in way.mounts)
+    return [
+        word
+        for word, wanted in (
+            ("privileged", way.privileged),
+            (f"capabilities {', '.join(way.capabilities)}", way.capabilities),
+            ("hostPath mounts", host),
+            ("hostNetwork", way.host_network),
+            ("sidecars with capabilities", any(s.capabilities for s in way.sidecars)),
+        )
+        if wanted
+    ]

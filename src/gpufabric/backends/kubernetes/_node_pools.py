@@ -17,6 +17,7 @@ from gpufabric.backends.kubernetes._nodes import (
     TYPE_LABELS,
     ZONE,
     Node,
+    is_nic,
 )
 from gpufabric.backends.kubernetes._usage import quantity
 from gpufabric.backends.kubernetes._ways import Served, way_of
@@ -125,9 +126,19 @@ class _Alike:
             return [True] * len(self.usable)
         return [count == self.first.gpus for count in self.gpus_free]
 
+    def _connected(self) -> list[bool]:
+        """Of each node, whether a pod could have all that its way to the NICs asks for."""
+        nics = str(self.first.row.nics.count or 0) if self.first.row else "0"
+        needs = {
+            name: quantity(amount.replace("{nics}", nics))
+            for name, amount in (self.way.requests if self.way else {}).items()
+            if is_nic(name)
+        }
+        return [all(one.get(name, 0) >= need for name, need in needs.items()) for one in self.free]
+
     def facts(self, labels: Collection[str]) -> Json:
         """What plans and offers must know beside."""
-        first, members = self.first, self.members
+        first, members, connected = self.first, self.members, self._connected()
         fact: Json = {
             "gpu_resource": first.gpu_resource,
             "gpus": first.gpus,
@@ -138,16 +149,22 @@ class _Alike:
             "near": next((n for n in NEAR_LABELS if all(m.labels.get(n) for m in members)), None),
             "unusable": sorted(self.unusable),
             "why_unusable": self.unusable,
-            "topology": _topology(self.usable, self._whole()),
+            "topology": _topology(
+                self.usable, [*map(all, zip(self._whole(), connected, strict=True))]
+            ),
             "labels": _common(members, labels),
+            "shared": first.shared,
+            "other_accelerators": sorted(filter(_is_slice, first.allocatable)),
             "free": [
                 {
                     "cpus": one.get("cpu", 0),
                     "memory_gib": one.get("memory", 0) / 2**30,
                     "gpus": count,
+                    "pods": int(one.get("pods", 1)),
+                    "nics": nics,
                 }
-                for one, count in zip(
-                    self.free, self.gpus_free or [0] * len(self.free), strict=True
+                for one, count, nics in zip(
+                    self.free, self.gpus_free or [0] * len(self.free), connected, strict=True
                 )
             ],
         }
@@ -168,6 +185,11 @@ class _Alike:
         return {
             name: sum(one.get(name) == count for one in free) for name, count in devices.items()
         }
+
+
+def _is_slice(resource: str) -> bool:
+    """Parts of accelerators that have a resource of their own."""
+    return resource.startswith("nvidia.com/mig-") or resource == "nvidia.com/gpu.shared"
 
 
 def _unknown_fabric(node: Node) -> Iterator[str]:

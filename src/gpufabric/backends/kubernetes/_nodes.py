@@ -132,6 +132,7 @@ class Node:
             (name for name in GPU_RESOURCES if self.count(name)), None
         )  # fmt: skip
         self.gpus = self.count(self.gpu_resource)
+        self.shared = _shared(self.labels)
         self.nics = {
             name: self.count(name)
             for name in sorted(self.allocatable)
@@ -158,7 +159,7 @@ class Node:
         return (
             self.platform, self.type, self.gpu_resource, self.gpus, tuple(self.nics.items()),
             self.zone, self.fabric, self.taints, self.spot, self.labels.get("kubernetes.io/arch"),
-            self.model() if self.row is None else None,
+            self.model() if self.row is None else None, self.shared,
         )  # fmt: skip
 
     def model(self) -> str | None:
@@ -166,8 +167,8 @@ class Node:
         return next((self.labels[name] for name in MODEL_LABELS if self.labels.get(name)), None)
 
     def accelerator(self, catalog: Catalog) -> Accelerator | None:
-        """What it has; None without, or where no label tells and no row knows its type."""
-        if not self.gpus:
+        """What it has; None without, where no label or row tells, and where pods get parts."""
+        if not self.gpus or self.shared:
             return None
         if self.row is not None:
             return Accelerator(model=self.row.gpu.model, count=self.gpus)
@@ -178,6 +179,24 @@ class Node:
         read = read_model(said.replace("_NVLINK", ""), known)
         model = read.model if read else re.sub(r"[^A-Za-z0-9 ._-]", "-", said)
         return Accelerator(model=model, count=self.gpus) if model[:1].isalpha() else None
+
+
+def _shared(labels: Mapping[str, str]) -> str:
+    """How a GPU that pods are given is only part of one, "" where it is whole.
+
+    https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md and
+    https://cloud.google.com/kubernetes-engine/docs/concepts/timesharing-gpus
+    """
+    for name in ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy"):
+        if labels.get(name, "none") not in {"", "none"}:
+            return f"{name}={labels[name]}"
+    for name in ("cloud.google.com/gke-gpu-partition-size", "nvidia.com/gpu.replicas"):
+        if labels.get(name, "1") not in {"", "0", "1"}:
+            return f"{name}={labels[name]}"
+    product = labels.get("nvidia.com/gpu.product", "")
+    if product.endswith("-SHARED") or "-MIG-" in product:
+        return f"nvidia.com/gpu.product={product}"
+    return ""
 
 
 def _unusable(spec: Json, status: Json) -> str:

@@ -168,6 +168,11 @@ def _told_of(by_pool: Mapping[str, Json]) -> Iterator[str]:
                 f"pool {name}: GPUs by DRA alone ({', '.join(drivers)}), which are not offered:"
                 " only those are that a device plug-in gives as a resource"
             )
+        if fact.get("other_accelerators"):
+            yield (
+                f"pool {name}: parts of GPUs ({', '.join(fact['other_accelerators'])}), which are"
+                " not offered"
+            )
 
 
 def _served(see: Reader, catalog: Catalog) -> Served:

@@ -10,7 +10,7 @@ from typing import cast
 from gpufabric._frozen import evolve
 from gpufabric.backends._pools import site_offers
 from gpufabric.backends.base import Pool, Site
-from gpufabric.backends.kubernetes._admission import admitted
+from gpufabric.backends.kubernetes._admission import admitted, privileges_of
 from gpufabric.backends.kubernetes._api import Json
 from gpufabric.backends.kubernetes._company import VOLCANO, company_faults, gang_apis_of
 from gpufabric.backends.kubernetes._reading import (
@@ -64,7 +64,7 @@ def make_offers(  # noqa: PLR0913  # what the backend knows beside the three val
             rejections += [Rejection(backend=site.backend, reason=text) for text in faults]
             continue
         one = evolve(task, resources=option)
-        pools, refused = _open_pools(option, site, patch)
+        pools, refused = _open_pools(option, site, patch, task.num_nodes)
         rejections += refused
         if option.accelerator is None and not _is_gpu_type(option, pools):
             made = _plain_offers(one, option, site, pools)
@@ -110,7 +110,7 @@ def _faults(
 
 
 def _open_pools(
-    option: Resources, site: Site, patch: Mapping[str, object]
+    option: Resources, site: Site, patch: Mapping[str, object], num_nodes: int
 ) -> tuple[list[Pool], list[Rejection]]:
     """Pools that pods may go to, with `nodes_free` as many as have room for one of them."""
     pools: list[Pool] = []
@@ -137,9 +137,12 @@ def _open_pools(
             refuse(pool, "it is spot: ask for use_spot" if pool.spot else "it is not spot")
             continue
         if fact.get("gpu_resource") and pool.accelerator is None and _wants_gpu(option):
-            refuse(pool, "no label of its nodes tells the accelerator's model")
+            shared = fact.get("shared")
+            why = f"its GPUs are shared ({shared}): a pod would get parts of them"
+            refuse(pool, why if shared else "no label of its nodes tells the accelerator's model")
             continue
-        fits = pool.nodes_total if queue_of(option, site) else _room(option, fact, pool)
+        queued = queue_of(option, site) is not None
+        fits = pool.nodes_total if queued else _room(option, fact, pool, gang=num_nodes > 1)
         pools.append(evolve(pool, nodes_free=fits))
     return pools, refused
 
@@ -156,8 +159,8 @@ def _keeps_out(fact: Json, *, gpu: bool) -> str:
     return ""
 
 
-def _room(option: Resources, fact: Json, pool: Pool) -> int | None:
-    """How many nodes have room for one pod now."""
+def _room(option: Resources, fact: Json, pool: Pool, *, gang: bool) -> int | None:
+    """How many nodes have room for one pod now; of a gang, with NICs that others have left it."""
     free = cast("tuple[Json, ...] | None", fact.get("free"))
     if free is None:
         return pool.nodes_total
@@ -170,6 +173,7 @@ def _room(option: Resources, fact: Json, pool: Pool) -> int | None:
         one
         for one in free
         if one["gpus"] >= gpus and one["cpus"] >= cpus and one["memory_gib"] >= memory
+        if one.get("pods", 1) > 0 and (one.get("nics", True) or not (gang and gpus))
     ]
     return len(fitting)
 
@@ -248,8 +252,7 @@ def _with_ways(found: Resolution, site: Site, catalog: Catalog, task: Task) -> R
 
 
 def _cannot(offer: Offer, site: Site, catalog: Catalog) -> str:
-    plan, _ = network_of(offer, site, catalog, {})
-    way, level = plan.way, site.facts.get("pod_security")
+    way, level = network_of(offer, site, catalog, {})[0].way, site.facts.get("pod_security")
     if way is None:
         return ""
     if way.compute_domain and "resource.nvidia.com" not in gang_apis_of(site):
@@ -257,18 +260,7 @@ def _cannot(offer: Offer, site: Site, catalog: Catalog) -> str:
             "its NVLink between nodes needs a ComputeDomain (resource.nvidia.com), which the"
             " cluster lacks or this user may not create: install the NVIDIA DRA driver"
         )
-    host = any(mount.source == "host_path" for mount in way.mounts)
-    needs = [
-        word
-        for word, wanted in (
-            ("privileged", way.privileged),
-            (f"capabilities {', '.join(way.capabilities)}", way.capabilities),
-            ("hostPath mounts", host),
-            ("hostNetwork", way.host_network),
-            ("sidecars with capabilities", any(s.capabilities for s in way.sidecars)),
-        )
-        if wanted
-    ]
+    needs = privileges_of(way)
     if needs and level in {"baseline", "restricted"}:
         return (
             f"its network needs {', '.join(needs)}, and the namespace enforces Pod Security"

@@ -1,8 +1,12 @@
 """What is offered of a site, and why not the rest: quotas, limits, queues, pools at zero."""
 
+import datetime as dt
+import json
+from pathlib import Path
+
 import pytest
 
-from gpufabric._frozen import freeze
+from gpufabric._frozen import evolve, freeze
 from gpufabric.backends.base import Site
 from gpufabric.backends.kubernetes._autoscalers import groups_at_zero, karpenter_pools
 from gpufabric.backends.kubernetes._node_pools import note_tiers
@@ -47,6 +51,106 @@ def p5(site_of, dressed):
     """A site of four p5.48xlarge."""
     nodes = [dressed("eks-p5", f"n{i}") for i in range(4)]
     return lambda **facts: site_of(*nodes, **facts)
+
+
+# ---- what nodes have
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "10"},
+        {"nvidia.com/gpu.sharing-strategy": "mps"},
+        {"nvidia.com/gpu.replicas": "4"},
+        {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED"},
+        {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"},
+        {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"},
+        {"cloud.google.com/gke-gpu-partition-size": "1g.10gb"},
+    ],
+)
+@pytest.mark.parametrize("profile", ["eks-p5", "gpu-operator-h100"])
+def test_parts_of_gpus_are_not_offered_as_whole_ones(site_of, dressed, ask, labels, profile):
+    node = dressed(profile)
+    node["metadata"]["labels"] |= labels
+    node["status"]["allocatable"]["nvidia.com/gpu"] = "80"
+    state, words = ask(task_of(1, tier="standard"), site_of(node))
+    assert (state, "its GPUs are shared" in words) == ("refused", True), words
+
+
+@pytest.mark.parametrize("none", ["none", ""])
+def test_gpus_that_are_not_shared_are_whole(site_of, dressed, ask, none):
+    node = dressed("eks-p5")
+    node["metadata"]["labels"] |= {
+        "nvidia.com/gpu.sharing-strategy": none, "nvidia.com/gpu.replicas": "1",
+    }  # fmt: skip
+    assert ask(task_of(1, tier="standard"), site_of(node))[0] == "offered"
+
+
+def _holder(node, **requests):
+    container = {"resources": {"requests": {k.replace("_", "/"): v for k, v in requests.items()}}}
+    return {"spec": {"nodeName": node, "containers": [container]}, "status": {"phase": "Running"}}
+
+
+def test_a_gang_needs_the_nics_and_one_node_does_not(site_of, dressed, ask):
+    nodes = [dressed("eks-p5", name) for name in ("a", "b")]
+    site = site_of(*nodes, pods=[_holder("a", **{"vpc.amazonaws.com_efa": "1"})])
+    state, words = ask(task_of(2), site)
+    assert (state, "1" in words) == ("refused", True), words
+    assert ask(task_of(1, tier="standard"), site)[0] == "offered"
+    topology = site.facts["pools"][site.pools[0].name]["topology"]
+    assert topology["topology.kubernetes.io/zone"] == {"us-east-1a": 1}
+
+
+def test_a_node_that_takes_no_more_pods_has_no_room(site_of, dressed, ask):
+    node = dressed("eks-p5")
+    node["status"]["allocatable"]["pods"] = "2"
+    assert ask(task_of(1, tier="standard"), site_of(node, pods=[_holder("n1")]))[0] == "offered"
+    full = site_of(node, pods=[_holder("n1")] * 2)
+    assert ask(task_of(1, tier="standard"), full)[0] == "refused"
+
+
+@pytest.mark.parametrize(
+    ("level", "state", "limited"),
+    [("privileged", "offered", False), (None, "offered", True), ("baseline", "refused", False)],
+)
+def test_what_the_network_needs_is_held_against_pod_security(
+    site_of, dressed, offers, *, level, state, limited
+):
+    nodes = [dressed("nebius-h100", name) for name in ("a", "b")]
+    best = offers(task_of(2), site_of(*nodes, pod_security=level)).best
+    assert (best is not None) == (state == "offered")
+    told = best is not None and any("no Pod Security level" in one for one in best.limits)
+    assert told == limited
+
+
+def _profiles():
+    path = Path(__file__).parents[3] / "data" / "kubernetes" / "profiles.json"
+    return {
+        name: one["accelerator"]
+        for name, one in json.loads(path.read_text()).items()
+        if one["accelerator"]
+    }
+
+
+@pytest.mark.parametrize("profile", sorted(_profiles()))
+def test_a_site_that_was_kept_as_text_gives_the_same_plan(
+    site_of, dressed, offers, catalog, profile
+):
+    site = site_of(*[dressed(profile, name) for name in ("a", "b")])
+    kept = Site.from_yaml(site.to_yaml())
+    task = task_of(1 if "gb200" in profile else 2, _profiles()[profile], "standard")
+    found = offers(task, kept)
+    assert found == offers(task, site)
+    given = {"run": "", "image": None, "patch": {}, "grace_s": 10}
+    plans = [make_plan(task, found.best, one, catalog, **given) for one in (site, kept)]
+    assert plans[0] == plans[1]
+
+
+def test_an_offer_says_when_its_site_was_read(site_of, dressed, offers):
+    when = dt.datetime(2026, 11, 30, 10, 0, tzinfo=dt.UTC)
+    site = evolve(site_of(dressed("eks-p5")), as_of=when)
+    best = offers(task_of(1, tier="standard"), site).best
+    assert "as the cluster was at 2026-11-30 10:00:00 UTC" in best.limits
 
 
 # ---- quotas

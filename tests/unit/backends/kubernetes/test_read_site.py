@@ -247,6 +247,14 @@ def test_gpus_that_only_claims_can_have_are_told(rich, backend, dressed):
     assert "GPUs by DRA alone (gpu.nvidia.com)" in told
 
 
+def test_parts_of_gpus_are_told(rich, backend, dressed):
+    node = dressed("bare", "n1")
+    node["status"]["allocatable"] |= {"nvidia.com/mig-1g.10gb": "7"}
+    rich.lists[NODES] = [node]
+    (told,) = backend.discover().unseen
+    assert "parts of GPUs (nvidia.com/mig-1g.10gb)" in told
+
+
 def test_a_nodepool_of_karpenter_is_a_pool(rich, backend):
     requirements = [
         {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["p5en.48xlarge"]},
