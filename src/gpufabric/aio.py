@@ -265,6 +265,10 @@ class AsyncJobHandle:
         finally:
             await self._pool.run(made.close)
 
+    async def ssh_config(self, *, public_key: str | PathLike[str] | None = None) -> str:
+        """See `JobHandle.ssh_config`."""
+        return await self._pool.run(self._job.ssh_config, public_key=public_key)
+
     async def network(self, *, offer: Offer | None = None) -> "NetworkProof":
         """See `JobHandle.network`."""
         return await self._pool.run(self._job.network, offer=offer)

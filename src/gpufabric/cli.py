@@ -124,6 +124,11 @@ def _parser() -> argparse.ArgumentParser:
         ("teardown", _teardown, "remove everything that a launch made"),
     ):
         command(name, call, text).add_argument("ref")
+    connect = command("connect", _connect, "join standard input and output with an sshd on a node"
+                      " (what ssh_config() makes ssh run)")  # fmt: skip
+    connect.add_argument("ref")
+    connect.add_argument("node_rank", type=int)
+    connect.add_argument("--key", required=True, help="the public key that may log in")
     command("jobs", _jobs, "list the jobs that every place has on record")
     for name, text in (
         ("offers", "where a task could run, on which network, at what price (offline)"),
@@ -241,6 +246,16 @@ def _teardown(args: argparse.Namespace) -> int:
     with _attached(args.ref) as job:
         job.teardown()
     return _OK
+
+
+def _connect(args: argparse.Namespace) -> int:
+    from gpufabric._live import live_of
+    from gpufabric._ssh import carry_ssh, read_key
+
+    key, _ = read_key(args.key)
+    with _attached(args.ref) as job:
+        live = live_of(job.backend, "ssh")
+        return carry_ssh(live, job.ref, node_rank=args.node_rank, key=key)
 
 
 def _jobs(_: argparse.Namespace) -> int:

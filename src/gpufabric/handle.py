@@ -102,6 +102,11 @@ class JobHandle:
         self._backend = backend
         self._settings = settings
 
+    @property
+    def backend(self) -> Backend:
+        """The backend that runs it."""
+        return self._backend
+
     def __repr__(self) -> str:
         return f"JobHandle({str(self.ref)!r})"
 
@@ -252,6 +257,28 @@ class JobHandle:
             live, self.ref, node_rank=node_rank, local_port=local_port, python=python,
             timeout_s=timeout_s,
         )  # fmt: skip
+
+    def ssh_config(self, *, public_key: str | PathLike[str] | None = None) -> str:
+        """A configuration for OpenSSH with a host `NAME-RANK` for every node.
+
+        `ssh -F FILE NAME-0`, scp, rsync, an editor: all go through `exec`, to an sshd that each
+        connection starts for itself with the job's environment and folder. Nothing listens.
+        `public_key` is a key's text or file, by default the first of your own in ~/.ssh.
+
+        Raises `BackendError` where the image has no openssh-server, `SpecError` for a wrong key.
+        """
+        from gpufabric._ssh import config_text, read_key, remote_user
+
+        live = live_of(self._backend, "ssh")
+        key, key_file = read_key(public_key)
+        return config_text(
+            self.ref,
+            ranks=[node.node_rank for node in self.status().nodes],
+            user=remote_user(live, self.ref, 0),
+            key=key,
+            key_file=key_file,
+            env=getattr(self._backend, "attach_env", {}),
+        )
 
     def network(self, *, offer: Offer | None = None) -> "NetworkProof":
         """Reads the job's own log: which transport, NICs and GPUDirect state NCCL chose.

@@ -4,14 +4,20 @@ import asyncio
 import contextlib
 import io
 import os
+import shutil
 import socket
+import subprocess
+import sys
 import tarfile
 import threading
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 import gpufabric as gf
+from gpufabric import _ssh as gf_ssh
 from gpufabric._copy import split_path, tar_pieces, unpack
 from gpufabric.backends.base import Live
 
@@ -352,6 +358,196 @@ def test_a_file_that_becomes_shorter_is_told(tmp_path):
     os.truncate(path, 10)
     with pytest.raises(gf.SpecError, match="became shorter"):
         list(pieces)
+
+
+def test_python3_does_what_tar_does_where_there_is_none(launch, tree, tmp_path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("python3", "sleep", "ls"):
+        (tools / name).symlink_to(sys.executable if name == "python3" else shutil.which(name))
+    job = launch(envs={"PATH": str(tools)})
+    job.cp(tree, "0:there")
+    job.cp("0:there", tmp_path / "back")
+    assert listing(tmp_path / "back") == listing(tree)
+    (tools / "python3").unlink()
+    with pytest.raises(gf.BackendError, match="neither tar nor python3"):
+        job.cp(tree, "0:again")
+
+
+# Jupyter
+
+#: As much of Jupyter as is used here; the real one is used on the real cluster.
+FAKES = {
+    "traitlets/__init__.py": "",
+    "traitlets/config.py": """\
+import collections
+def Config():
+    return Part()
+class Part(dict):
+    __getattr__ = lambda self, name: self.setdefault(name, Part())
+    __setattr__ = dict.__setitem__
+""",
+    "jupyter_server/__init__.py": "",
+    "jupyter_server/serverapp.py": """\
+import http.server, os, signal, sys
+class ServerApp:
+    def write_server_info_file(self): raise SystemExit("it would hold the token")
+    @classmethod
+    def launch_instance(cls, argv, config):
+        asked = config["ServerApp"]
+        print("the token is", asked["token"], file=sys.stderr, flush=True)
+        if os.environ.get("BROKEN"): raise SystemExit("broken on purpose")
+        cls().write_server_info_file()
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                ok = self.headers["Authorization"] == "token " + config["IdentityProvider"]["token"]
+                self.send_response(200 if ok else 403)
+                self.end_headers()
+        signal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), os._exit(0)))
+        http.server.HTTPServer((asked["ip"], asked["port"]), Handler).serve_forever()
+""",
+}
+
+
+@pytest.fixture
+def fakes(tmp_path):
+    for name, text in FAKES.items():
+        path = tmp_path / "fakes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return {"PYTHONPATH": str(tmp_path / "fakes")}
+
+
+def test_jupyter_answers_to_its_token_alone_and_ends_with_the_block(launch, fakes, caplog):
+    job = launch(envs=fakes)
+    before = set(threading.enumerate())
+    with job.jupyter() as server:
+        token = server.url.partition("token=")[2]
+        assert len(token) >= 32
+        shown = f"{server!r} {server} {server.words()} {job!r} {caplog.text}"
+        assert token not in shown
+        assert "the token is ***" in server.words()
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/api/status")
+        assert not any(token.encode() in line for line in command_lines())
+        told = job.exec("cat /proc/[0-9]*/environ 2>/dev/null; grep -r . . 2>/dev/null").stdout
+        assert token.encode() not in told
+    assert job.exec("ls").text == "ended\n"
+    assert set(threading.enumerate()) <= before
+
+
+def test_jupyter_ends_when_its_caller_is_gone(launch, fakes, place):
+    job = launch(envs=fakes)
+    with job.jupyter() as server:
+        server._running.stdin.close()  # as when this process is killed
+        assert server._running.wait(10) == 0
+        assert server.ended()
+
+
+def test_jupyter_that_is_missing_or_broken_is_told(launch, fakes, tmp_path):
+    (tmp_path / "jupyter_server.py").write_text("raise ImportError('there is none')")
+    with pytest.raises(gf.BackendError, match=r"(?s)has no jupyter_server.*lab.*there is none"):
+        launch(envs={"PYTHONPATH": str(tmp_path)}).jupyter()
+    job = launch(envs={**fakes, "BROKEN": "1"})
+    with pytest.raises(gf.BackendError, match=r"(?s)Jupyter ended: .*broken on purpose") as told:
+        job.jupyter()
+    assert "***" in str(told.value)
+
+
+# ssh
+
+needs_sshd = pytest.mark.skipif(
+    not (shutil.which("sshd", path="/usr/sbin:/usr/bin") and shutil.which("ssh")),
+    reason="this machine has no OpenSSH server and client",
+)
+
+
+@pytest.fixture
+def key(tmp_path):
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+@pytest.fixture
+def ssh(pair, key, tmp_path):
+    """Runs ssh, scp or rsync with the configuration of a job."""
+    config = tmp_path / "ssh config"
+    config.write_text(pair.ssh_config(public_key=f"{key}.pub"))
+
+    def run(program, *words, **fields):
+        words = [str(word).replace("@", f"{pair.ref.name}-") for word in words]
+        return subprocess.run(
+            [program, "-F", config, *words], check=False, capture_output=True, timeout=60, **fields
+        )
+
+    return run
+
+
+@needs_sshd
+def test_ssh_gives_the_jobs_environment_folder_and_exit_codes(ssh):
+    done = ssh("ssh", "@1", 'echo "$GREETING $TOKEN $NODE_RANK"; pwd; cat; exit 5', input=b"in")
+    assert done.stdout.startswith(b"a $b hush 1\n")
+    assert done.stdout.endswith(b"work\nin")
+    assert done.returncode == 5, done.stderr
+    assert ssh("ssh", "-tt", "@0", "tty").stdout.startswith(b"/dev/pts/")
+
+
+@needs_sshd
+def test_scp_carries_much_both_ways(ssh, tmp_path):
+    data = os.urandom(3 << 20)
+    (tmp_path / "there").write_bytes(data)
+    assert ssh("scp", tmp_path / "there", "@0:copied").returncode == 0
+    done = ssh("scp", "@0:copied", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == data, done.stderr
+
+
+@needs_sshd
+def test_no_other_key_is_let_in_and_no_secret_is_written(ssh, pair, tmp_path, place):
+    assert ssh("ssh", "@0", "true").returncode == 0
+    refused = ssh("ssh", "-o", "IdentityAgent=none", "-o", "PubkeyAuthentication=no", "@0", "true")
+    assert refused.returncode == 255
+    assert b"Permission denied" in refused.stderr
+    found = pair.exec("grep -rl hush .gpufabric-ssh; ls -ld .gpufabric-ssh/host").text
+    assert found.startswith("-rw-------")
+
+
+def test_ssh_needs_a_server_in_the_image(launch, tmp_path, monkeypatch):
+    job = launch(envs={"PATH": "/nowhere"}, run=["/bin/sleep", "300"])
+    monkeypatch.setattr("gpufabric._ssh._FIND", gf_ssh._FIND.partition("\n")[2])
+    with pytest.raises(gf.BackendError, match=r"no sshd: ssh needs openssh-server"):
+        job.ssh_config(public_key=KEY)
+
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIATJTskQ5J+02SPrKVi8NbXl me@here"
+
+
+def test_a_key_may_be_text_or_a_file_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert gf_ssh.read_key(KEY) == (KEY, None)
+    with pytest.raises(gf.SpecError, match="ssh-keygen -t ed25519 makes one"):
+        gf_ssh.read_key(None)
+    (tmp_path / ".ssh").mkdir()
+    own = tmp_path / ".ssh" / "id_rsa.pub"
+    own.write_text(KEY + "\n")
+    assert gf_ssh.read_key(None) == (KEY, own)
+    secret = "-----BEGIN OPENSSH PRIVATE KEY-----\nhush\n"
+    own.write_text(secret)
+    for given in (own, secret, "hush hush\nhush", KEY + "\n" + KEY, tmp_path / "none"):
+        with pytest.raises(gf.SpecError, match="public_key") as told:
+            gf_ssh.read_key(given)
+        assert "hush" not in str(told.value)
+
+
+def test_a_configuration_leads_another_process_to_the_place():
+    ref = gf.JobRef.parse("kubernetes://prod/ml/train-1")
+    text = gf_ssh.config_text(
+        ref, ranks=[0, 1], user="me", key="ssh-x y 100%", key_file=None, env={"KUBECONFIG": "/a b"}
+    )
+    assert "Host train-1-0\n  User me\n" in text
+    assert "ProxyCommand env 'KUBECONFIG=/a b' " in text
+    assert "connect kubernetes://prod/ml/train-1 1 --key 'ssh-x y 100%%'\n" in text
+    assert "IdentityFile" not in text
 
 
 # awaited
