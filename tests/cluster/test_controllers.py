@@ -1,5 +1,6 @@
 """Gangs by the cluster's own schedulers, queues and domains, on a real server."""
 
+import json
 import threading
 
 import pytest
@@ -8,14 +9,52 @@ from gfcluster.shell import wait_until
 from given import plan_of
 
 from gpufabric.backends.kubernetes._role import NEEDED, WISHED
+from gpufabric.catalog import Catalog
 from gpufabric.errors import BackendError, CapacityError
 from gpufabric.job import JobState
+from gpufabric.task import Task
 
 pytestmark = pytest.mark.cluster
 
 CLIQUE = "nvidia.com/gpu.clique"
 GPUS = {"accelerators": "H100:8", "network_tier": "best"}
+ARCH = ("kubernetes.io/arch=amd64", "beta.kubernetes.io/arch=amd64")
 RACK = {"accelerators": "GB200:4", "network_tier": "best"}
+
+
+#: The row of the catalog without its demand for arm64: the kubelets of this machine say amd64.
+ROW = """
+[cloud]
+name = "aws"
+title = "aws"
+as_of = 2026-11-30
+
+[[kubernetes]]
+name = "eks-p6e-gb200"
+platform = "eks"
+applies_to = ["p6e-gb200.36xlarge"]
+node_selector = { "node.kubernetes.io/instance-type" = "{type}" }
+requests = { "nvidia.com/gpu" = "4", "vpc.amazonaws.com/efa" = "4" }
+tolerations = [{ key = "nvidia.com/gpu" }]
+compute_domain = true
+sources = ["https://docs.aws.amazon.com/eks/latest/userguide/ml-eks-nvidia-ultraserver.html"]
+checked = 2026-11-30
+"""
+
+
+def dress_racks(own_cluster, *racks):
+    """Dresses node-1, node-2, ... as trays of these racks, of the arch that their kubelets say."""
+    for number, rack in enumerate(racks, 1):
+        own_cluster.dress("eks-p6e-gb200", f"node-{number}", rack=rack)
+        own_cluster.kubectl("label", "node", f"node-{number}", "--overwrite", *ARCH)
+
+
+@pytest.fixture
+def rack_backend(make, tmp_path):
+    """Makes backends that take the dressed nodes of this machine for trays of a rack."""
+    (tmp_path / "rows.toml").write_text(ROW)
+    rows = Catalog.shipped().with_overlays(tmp_path / "rows.toml")
+    return lambda **fields: make(catalog=rows, **fields)
 
 
 def listed(backend, path):
@@ -192,12 +231,11 @@ def _channel(backend, name, device_class):
 
 @pytest.mark.parametrize("racks", [("r1", "r1"), ("r1", "r2")], ids=["one rack", "two racks"])
 def test_kueue_admits_a_gang_only_where_its_fabric_ends(
-    make, own_cluster, defined, topology_queue, racks
+    rack_backend, own_cluster, defined, topology_queue, racks
 ):
     defined("resource.nvidia.com", "ComputeDomain", "v1beta1")
-    for node, rack in zip(("node-1", "node-2"), racks, strict=True):
-        own_cluster.dress("eks-p6e-gb200", node, rack=rack)
-    backend = make(priority=topology_queue)
+    dress_racks(own_cluster, *racks)
+    backend = rack_backend(priority=topology_queue)
     plan = plan_of(backend, "sleep infinity", resources=RACK)
     assert plan.steps[0].body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
     errors = []
@@ -241,10 +279,11 @@ def test_kueue_admits_a_gang_only_where_its_fabric_ends(
 
 
 def test_a_gang_goes_where_its_rack_has_room_and_its_domain_is_collected(
-    backend, own_cluster, defined
+    rack_backend, own_cluster, defined
 ):
     defined("resource.nvidia.com", "ComputeDomain", "v1beta1")
-    own_cluster.dress("eks-p6e-gb200", rack="r1")
+    backend = rack_backend()
+    dress_racks(own_cluster, "r1", "r1")
     plan = plan_of(backend, "sleep infinity", resources=RACK)
     errors = []
 
@@ -269,12 +308,10 @@ def test_a_gang_goes_where_its_rack_has_room_and_its_domain_is_collected(
     until_gone(lambda: listed(backend, path) + pods_of(backend))
 
 
-def test_racks_of_which_none_has_room_are_no_offer(backend, own_cluster, defined):
-    from gpufabric.task import Task
-
+def test_racks_of_which_none_has_room_are_no_offer(rack_backend, own_cluster, defined):
+    backend = rack_backend()
     defined("resource.nvidia.com", "ComputeDomain", "v1beta1")
-    own_cluster.dress("eks-p6e-gb200", "node-1", rack="r1")
-    own_cluster.dress("eks-p6e-gb200", "node-2", rack="r2")
+    dress_racks(own_cluster, "r1", "r2")
     task = Task.from_dict({"run": "x", "num_nodes": 2, "resources": RACK})
     resolution = backend.offers(task, backend.discover())
     assert not resolution
@@ -321,8 +358,6 @@ HARD = {"A": "$(HOME) $$ ${A} $HOME `x` \"y\" 'z' $$(B)", "B": "two\nlines\t", "
 def test_values_reach_the_program_as_they_were_written(backend):
     run = ["python3", "-c", "import os, json; print(json.dumps([os.environ[k] for k in 'ABC']))"]
     ref = backend.apply(plan_of(backend, run, envs=HARD))
-    import json
-
     seen = lines_of(backend, ref)
     assert [json.loads(seen[rank][0]) for rank in (0, 1)] == [list(HARD.values())] * 2
     backend.teardown(ref)

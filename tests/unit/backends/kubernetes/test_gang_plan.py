@@ -5,8 +5,13 @@ import itertools
 import pytest
 
 from gpufabric._frozen import thaw
+from gpufabric.backends.kubernetes._carry import CODE_WRITES
+from gpufabric.backends.kubernetes._company import within_writes
+from gpufabric.backends.kubernetes._gang import Gang, Nearness
+from gpufabric.backends.kubernetes._manifest import owned
 from gpufabric.backends.kubernetes.offers import make_offers
 from gpufabric.backends.kubernetes.plan import make_plan
+from gpufabric.catalog.index import Catalog
 from gpufabric.errors import SpecError
 from gpufabric.net.tier import NetworkTier
 from gpufabric.task import Task
@@ -335,3 +340,32 @@ def test_a_plan_from_a_site_that_lacks_what_its_offer_counted_on_says_so(
             asked(2, "GB200:4"), offer, site_of(*nodes), catalog,
             run="", image=None, patch={}, grace_s=1,
         )  # fmt: skip
+
+
+EVERY_WAY = {
+    f"{cloud.name}-{row.name}": row
+    for cloud in Catalog.shipped()
+    for row in cloud.rows("kubernetes")
+}
+
+
+@pytest.mark.parametrize("name", EVERY_WAY)
+def test_six_writes_are_enough_unless_three_of_four_things_come_together(name):
+    """Claims, a ComputeDomain, no JobSet, code above 900 kB; and that with secrets."""
+    row = EVERY_WAY[name]
+    for jobset, code, large, secrets in itertools.product(
+        ("v1alpha2", None), ((), ("files.tar.gz",)), (False, True), ((), ("T",))
+    ):
+        gang = Gang(
+            name="g", namespace="n", num_nodes=2, image="i", script="", command=("", "x"), env=(),
+            secrets=secrets, code=code, resources={}, selector={}, tolerations=(),
+            nearness=Nearness(), way=row, volumes={}, ports=(), timeout_s=None, max_restarts=0,
+            grace_s=1, restricted=False, jobset=jobset, queue=None, pod_patch={},
+            group=None if jobset else "scheduling.k8s.io/v1alpha2",
+            domain="v1beta1" if row.compute_domain else None,
+        )  # fmt: skip
+        kept, _ = within_writes(gang)
+        carried = (CODE_WRITES if large else 1) if code else 0
+        writes = 2 + sum(1 for _ in owned(kept)) + carried
+        met = bool(row.claims) + row.compute_domain + (jobset is None) + (large and bool(code))
+        assert writes <= 6 + max(0, met - 2), (name, jobset, code, large, secrets)
