@@ -32,7 +32,10 @@ class Served:
 
 
 def way_of(node: Node, served: Served) -> tuple[KubernetesRow | None, str]:
-    """How pods get this node's NICs, or why they do not."""
+    """How pods get this node's NICs, or why they do not.
+
+    Where several ways fit, one that leaves the pod out of the host's network comes first.
+    """
     devices = (served.devices or _NO_DRIVERS).get(node.name, {})
     has = [*node.nics, *(f"{count} by DRA of {name}" for name, count in devices.items())]
     seen = f"; NIC resources seen: {', '.join(has)}" if has else ""
@@ -41,7 +44,8 @@ def way_of(node: Node, served: Served) -> tuple[KubernetesRow | None, str]:
             return None, f"the nodes carry no instance type that a catalog could know{seen}"
         return None, f"the catalog of {node.cloud.name} has no instance type {node.type!r}{seen}"
     reasons: list[str] = []
-    for way in node.cloud.kubernetes_rows(node.row.name, node.platform):
+    ways = node.cloud.kubernetes_rows(node.row.name, node.platform)
+    for way in sorted(ways, key=lambda one: one.host_network):
         reason = _unfit(way, node, served)
         if not reason:
             return way, ""
