@@ -6,6 +6,7 @@
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar, cast
 
 from gpufabric._frozen import FrozenDict, evolve, freeze
@@ -143,6 +144,11 @@ class Kubernetes:
     def name(self) -> str:
         """The name that offers and errors carry."""
         return self._name
+
+    @property
+    def attach_env(self) -> Mapping[str, str]:
+        """What another process needs in its environment to find jobs by their refs."""
+        return {"KUBECONFIG": str(Path(self._kubeconfig).absolute())} if self._kubeconfig else {}
 
     def _where(self) -> tuple[str, str]:
         """Context and namespace, as every ref of a job has them."""
