@@ -61,7 +61,7 @@ class Part:
     def path(self, key: str) -> Path | None:
         """A field that is a path."""
         text = self.text(key)
-        return self.folder / Path(text).expanduser() if text else None
+        return self.folder / _home(text) if text else None
 
     def pem(self, key: str) -> str:
         """The text of `<key>-data`, or else of the file that `<key>` names; empty without."""
@@ -133,6 +133,20 @@ class Kubeconfig:
         )
 
 
+def _home(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # of a user that does not exist: then it is an ordinary name
+        return Path(text)
+
+
+def _exists(file: Path) -> bool:
+    try:
+        return file.exists()
+    except (OSError, ValueError):  # a name too long, or of another kind
+        return False
+
+
 def paths_of(kubeconfig: str | None, *, trust_env: bool = True) -> tuple[Path, ...]:
     """The files that make up a kubeconfig, those that exist."""
     named = kubeconfig
@@ -140,8 +154,7 @@ def paths_of(kubeconfig: str | None, *, trust_env: bool = True) -> tuple[Path, .
         if not trust_env:
             return ()
         named = environment().get("KUBECONFIG") or _DEFAULT
-    files = [Path(one).expanduser() for one in named.split(os.pathsep) if one]
-    return tuple(file for file in files if file.exists())
+    return tuple(file for one in named.split(os.pathsep) if one and _exists(file := _home(one)))
 
 
 def load_kubeconfig(kubeconfig: str | None, *, trust_env: bool = True) -> Kubeconfig | None:
@@ -173,7 +186,7 @@ def _read(file: Path) -> Mapping[str, object]:
         body = cast("object", yaml.load(text, Loader=_loader()))  # noqa: S506  # a safe loader
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"kubeconfig {file} cannot be read: {exc}") from exc
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, ValueError) as exc:  # a date of month 13 is a ValueError
         mark = cast("object", getattr(exc, "problem_mark", None))  # its text would quote secrets
         line = f" at line {cast('int', getattr(mark, 'line', 0)) + 1}" if mark is not None else ""
         raise ConfigError(f"kubeconfig {file} is not YAML{line}") from None

@@ -72,6 +72,8 @@ def test_a_kubeconfig_that_is_not_whole_is_told(tmp_path, open_api, change, word
         ("users:\n- user: {token: s3cret\n", "is not YAML at line"),
         ("!!python/object:os.system {}", "is not YAML"),
         ("[" * 2000, "nests too deep|is not YAML"),
+        ("a: 2001-13-45", "is not YAML"),
+        (f"a: {'9' * 5000}", "is not YAML|no context"),
     ],
 )
 def test_a_file_that_is_no_kubeconfig_is_told_without_its_words(tmp_path, open_api, text, words):
@@ -79,6 +81,17 @@ def test_a_file_that_is_no_kubeconfig_is_told_without_its_words(tmp_path, open_a
     with pytest.raises(ConfigError, match=words) as caught:
         open_api(tmp_path / "config").get("/x")
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_home_of_nobody_is_an_ordinary_name(tmp_path, open_api):
+    body = config_of({"server": "https://x"}, {"tokenFile": "~no-such-user/t"})
+    (tmp_path / "config").write_text(yaml.safe_dump(body))
+    with pytest.raises(ConfigError, match="~no-such-user/t cannot be read"):
+        open_api(tmp_path / "config").credential()
+    with pytest.raises(ConfigError, match="there is no such file"):
+        open_api("~no-such-user/config").target()
+    with pytest.raises(ConfigError, match="there is no such file"):
+        open_api("x" * 5000).target()
 
 
 def test_a_kubeconfig_that_was_named_and_is_not_there_is_told(tmp_path, open_api):
