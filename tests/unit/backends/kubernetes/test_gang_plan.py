@@ -298,6 +298,41 @@ def test_a_queue_without_a_topology_leaves_the_rack_to_the_scheduler(plan, site_
     assert "nodeAffinity" not in affinity  # in a queue, other nodes may be free in its turn
 
 
+# ---- tasks that have no network between GPUs
+
+
+@pytest.mark.parametrize(
+    ("profile", "num_nodes", "accelerators"),
+    [
+        ("eks-p5", 1, "H100:8"),
+        ("eks-p5", 1, "H100:1"),
+        ("eks-p5", 2, "H100:4"),
+        ("coreweave-h100", 2, None),
+        ("eks-p6e-gb200", 1, "GB200:4"),
+        ("gke-a3-mega", 1, "H100:8"),
+        ("nebius-h100", 1, "H100:8"),
+    ],
+)
+def test_who_needs_no_network_between_gpus_gets_none_of_its_parts(  # noqa: PLR0917
+    plan, site_of, dressed, profile, num_nodes, accelerators
+):
+    nodes = [dressed(profile, f"n{i}") for i in range(2)]
+    topology = {"q": [CLIQUE, "topology.k8s.aws/network-node-layer-3"]}
+    for facts in ({}, {"queues": ["q"], "queue_topology": topology}):
+        site = site_of(*nodes, gang_apis=EVERY_API, **facts)
+        made = plan(asked(num_nodes, accelerators, tier="standard"), site)
+        assert not bodies(made, "ComputeDomain") + bodies(made, "ResourceClaimTemplate")
+        pod = template(made)
+        assert not [key for key in pod["metadata"]["annotations"] if "topology" in key]
+        assert "podAffinity" not in pod["spec"].get("affinity", {})
+        assert "hostNetwork" not in pod["spec"]
+        (container,) = pod["spec"]["containers"]
+        limits = container["resources"]["limits"]
+        gpus = {"nvidia.com/gpu": accelerators.split(":")[1]} if accelerators else {}
+        assert limits == gpus
+        assert "capabilities" not in container["securityContext"]
+
+
 # ---- priority
 
 
