@@ -191,7 +191,7 @@ class Case:
     def _too_many(self, sold: Sold) -> str:
         wanted = self.task.num_nodes
         if sold.nodes is not None and wanted > sold.nodes:
-            return f"{wanted} nodes were asked for, there are {sold.nodes}"
+            return f"{wanted} nodes were asked for, {sold.nodes} can be had"
         if wanted < sold.row.min_nodes:
             return f"it is sold from {sold.row.min_nodes} nodes on, not {wanted}"
         limit = sold.row.max_nodes or sold.cloud.interconnect(sold.row).max_nodes

@@ -75,7 +75,7 @@ def test_pools_of_one_cluster_are_judged_one_by_one():
 
 def test_a_gang_larger_than_the_free_nodes_of_a_pool_is_refused():
     assert (
-        "5 nodes were asked for, there are 4" in ask(pool(), nodes=5, **BEST).rejections[0].reason
+        "5 nodes were asked for, 4 can be had" in ask(pool(), nodes=5, **BEST).rejections[0].reason
     )
 
 

@@ -224,7 +224,8 @@ def _plain_offers(task: Task, option: Resources, site: Site, pools: list[Pool]) 
 def _with_ways(found: Resolution, site: Site, catalog: Catalog, task: Task) -> Resolution:
     """The resolver's offers as this backend can keep them."""
     offers: list[Offer] = []
-    refused = [evolve(one, backend=site.backend) for one in found.rejections]
+    here = evolve(site.pools[0].place, zone=None)
+    refused = [evolve(one, backend=site.backend, place=here) for one in found.rejections]
     for offer in found.offers:
         why = _cannot(offer, site, catalog)
         if why:
