@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parent.parent
-sys.path[:0] = [str(Path(__file__).parent), str(TESTS / "cluster")]  # tools, no packages
+FOLDER = Path(__file__).parent
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "cluster")]  # tools beside tests, no packages
 
 import pytest  # noqa: E402  # after the path
 
@@ -21,24 +21,20 @@ REAL = os.environ.get("GPUFABRIC_TEST_CLUSTER") == "required" or bool(
 if REAL:
     from gfcluster.fixture import cluster, limited_user, namespace, own_cluster
 else:
-
-    @pytest.fixture(scope="session")
-    def cluster():
-        pytest.skip("the fake API server does not live yet")
-
-    @pytest.fixture
-    def own_cluster(cluster):
-        return cluster
-
-    @pytest.fixture
-    def namespace(cluster):
-        raise NotImplementedError
-
-    @pytest.fixture
-    def limited_user(cluster, namespace):
-        raise NotImplementedError
-
+    from kubefake.fixture import cluster, limited_user, namespace, own_cluster
 
 from given import backend, make  # noqa: E402  # after the path
 
 __all__ = ["backend", "cluster", "limited_user", "make", "namespace", "own_cluster"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """On a real cluster every test here is one of the cluster's; on the fake some are left out."""
+    for item in items:
+        if FOLDER not in item.path.parents:
+            continue
+        if REAL:
+            item.add_marker(pytest.mark.cluster)
+        elif item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.skip(reason="only a real cluster can answer it"))

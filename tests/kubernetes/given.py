@@ -2,6 +2,7 @@
 
 import pytest
 from attrs import evolve
+from gfcluster.shell import wait_until
 
 from gpufabric._frozen import freeze, thaw
 from gpufabric.backends.kubernetes import Kubernetes
@@ -14,8 +15,8 @@ def make(cluster, namespace):
     """Makes backends of the test's namespace; all are closed after the test."""
     made = []
 
-    def backend(**fields):
-        settings = Settings(stop_grace_s=1.0, trust_env=False)
+    def backend(*, retry_s=20.0, **fields):
+        settings = Settings(stop_grace_s=1.0, retry_s=retry_s, trust_env=False)
         given = {"kubeconfig": str(cluster.kubeconfig), "settings": settings, **fields}
         one = Kubernetes(namespace=namespace, image=cluster.image, **given)
         made.append(one)
@@ -43,3 +44,23 @@ def plan_of(backend, run="echo hi", *, num_nodes=2, run_id="", without=(), **fie
     resolution = backend.offers(task, site)
     assert resolution.best is not None, str(resolution)
     return backend.plan(task, resolution.best, site, run=run_id)
+
+
+def nothing_left(backend):
+    """Fails if there is a job, a pod, a Secret or a Service in the backend's namespace."""
+    _, namespace = backend._where()
+    assert list(backend.jobs()) == []
+    paths = [f"/api/v1/namespaces/{namespace}/{kind}" for kind in ("pods", "secrets", "services")]
+    assert [item["metadata"]["name"] for path in paths for item in backend._api.items(path)] == []
+
+
+def lines_of(backend, ref):
+    """What nodes 0 and 1 print, to the job's end."""
+    lines = [x for x in backend.logs(ref, follow=True) if x.stream == "stdout"]
+    return {rank: [x.text for x in lines if x.node_rank == rank] for rank in (0, 1)}
+
+
+def ended(backend, ref):
+    """The status of a job once it has ended."""
+    wait_until("the job has ended", lambda: backend.status(ref).state.ended, timeout_s=60)
+    return backend.status(ref)

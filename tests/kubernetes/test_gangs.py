@@ -1,72 +1,18 @@
-"""What Kubernetes gangs keep on a real cluster beyond the contract."""
+"""What Kubernetes gangs keep beyond the contract, on the fake and on a real cluster."""
 
 import threading
 
 import pytest
 import yaml
 from attrs import evolve
-from gfcluster.shell import wait_until
+from given import ended, lines_of, nothing_left, plan_of
 
-from gpufabric._frozen import freeze, thaw
-from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._apply import leftovers
 from gpufabric.backends.kubernetes._role import NEEDED, WISHED
 from gpufabric.config import Settings
 from gpufabric.errors import BackendError, CapacityError, QuotaError
 from gpufabric.job import JobState
 from gpufabric.task import Task
-
-pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def make(cluster, namespace):
-    made = []
-
-    def backend(**fields):
-        settings = Settings(stop_grace_s=1.0, trust_env=False)
-        given = {"kubeconfig": str(cluster.kubeconfig), **fields}
-        one = Kubernetes(namespace=namespace, settings=settings, image=cluster.image, **given)
-        made.append(one)
-        return one
-
-    yield backend
-    for one in made:
-        one.close()
-
-
-@pytest.fixture
-def backend(make):
-    return make()
-
-
-def plan_of(backend, run="echo hi", *, num_nodes=2, run_id="", without=(), **fields):
-    task = Task.from_dict({"run": run, "num_nodes": num_nodes, "name": "gang", **fields})
-    site = backend.discover()
-    facts = thaw(site.facts)
-    for controller in without:
-        facts["controllers"].pop(controller, None)
-    site = evolve(site, facts=freeze(facts))
-    resolution = backend.offers(task, site)
-    assert resolution.best is not None, str(resolution)
-    return backend.plan(task, resolution.best, site, run=run_id)
-
-
-def nothing_left(backend):
-    _, namespace = backend._where()
-    assert list(backend.jobs()) == []
-    paths = [f"/api/v1/namespaces/{namespace}/{kind}" for kind in ("pods", "secrets", "services")]
-    assert [item["metadata"]["name"] for path in paths for item in backend._api.items(path)] == []
-
-
-def lines_of(backend, ref):
-    lines = list(backend.logs(ref, follow=True))
-    return {rank: [x.text for x in lines if x.node_rank == rank] for rank in (0, 1)}
-
-
-def ended(backend, ref):
-    wait_until("the job has ended", lambda: backend.status(ref).state.ended, timeout_s=60)
-    return backend.status(ref)
 
 
 @pytest.mark.parametrize("without", [(), ("jobset",)], ids=["jobset", "indexed-job"])
@@ -107,7 +53,7 @@ def test_a_gang_that_only_half_fits_is_rolled_back_with_the_schedulers_words(bac
     )
     taken = backend.apply(narrow)
     with pytest.raises(CapacityError, match=r"Insufficient (nvidia|vpc)") as caught:
-        backend.apply(wide)
+        backend.apply(evolve(wide, gang_timeout_s=3.0))
     assert (caught.value.wanted, caught.value.got, caught.value.leftovers) == (2, 1, ())
     assert list(backend.jobs()) == [taken]
     backend.teardown(taken)
@@ -162,6 +108,7 @@ def test_admission_that_refuses_pods_is_told_and_nothing_stays(backend, cluster,
     nothing_left(backend)
 
 
+@pytest.mark.cluster  # the fake's pods are processes of whoever runs the tests
 def test_restricted_pods_pass_pod_security_restricted(backend, cluster, namespace):
     level = "pod-security.kubernetes.io/enforce=restricted"
     cluster.kubectl("label", "namespace", namespace, level)
@@ -265,10 +212,11 @@ def test_a_dead_cluster_and_a_full_one_are_passed_over_for_a_good_one(make, clus
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     (tmp_path / "dead").write_text(yaml.safe_dump(config))
-    dead = make(kubeconfig=str(tmp_path / "dead"), name="dead")
+    dead = make(kubeconfig=str(tmp_path / "dead"), name="dead", retry_s=1.0)
     full = make(name="full", pod_patch={"nodeSelector": {"there-is": "none"}})
     fabric = gf.Fabric(dead, full, make(name="good"), settings=Settings(trust_env=False))
-    job = fabric.launch(Task(run="echo hi", num_nodes=2, name="gang"))
+    policy = gf.LaunchPolicy(gang_timeout_s=3)
+    job = fabric.launch(Task(run="echo hi", num_nodes=2, name="gang"), policy=policy)
     assert [attempt.backend for attempt in job.attempts] == ["full", "good"]
     assert "didn't match Pod's node affinity/selector" in (job.attempts[0].error or "")
     assert "dead" in [rejection.backend for rejection in fabric.offers(Task(run="true")).rejections]
