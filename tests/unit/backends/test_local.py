@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufabric._frozen import evolve
 from gpufabric.backends._local_job import JobFolder
 from gpufabric.backends._local_status import has_ended
 from gpufabric.backends.local import Local
@@ -23,6 +24,7 @@ from gpufabric.errors import (
     NotFoundError,
     Remedy,
     SpecError,
+    TransientError,
 )
 from gpufabric.job import JobRef, JobState, JobStatus, LogLine
 from gpufabric.plan import LaunchPlan
@@ -561,3 +563,11 @@ def test_teardown_of_a_job_leaves_alone_another_whose_name_begins_with_its_name(
     assert other.name.startswith(f"{ref.name}-")
     local.teardown(ref)
     assert local.status(other).state is JobState.RUNNING
+
+
+def test_a_gang_that_is_not_whole_in_the_plans_time_is_rolled_back(local):
+    plan = evolve(plan_of(local, run="echo hi", num_nodes=2), gang_timeout_s=1e-6)
+    with pytest.raises(TransientError, match="not all nodes were ready within 1e-06 s"):
+        local.apply(plan)
+    assert list(local.jobs()) == []
+    assert list(local.root.iterdir()) == []
