@@ -40,6 +40,8 @@ class Nearness:
         apart: no two on one node, which their requests alone would not keep.
         together: the label that all their nodes must share, since the fabric ends there.
         among: its values that have room for the gang; empty where that is not known.
+        firm: the gang goes to no others. Where it may start again they are a wish: by then
+            others may have room.
         near: a label that their nodes should share.
         annotations: the same wishes as Kueue reads them.
     """
@@ -47,6 +49,7 @@ class Nearness:
     apart: bool = False
     together: str | None = None
     among: tuple[str, ...] = ()
+    firm: bool = True
     near: str | None = None
     annotations: Mapping[str, str] = field(factory=dict[str, str])
 

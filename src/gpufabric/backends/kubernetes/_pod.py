@@ -195,8 +195,12 @@ def _affinity(gang: Gang) -> Json:
         found["podAffinity"] = pods
     if near.together is not None and near.among:
         rule = {"key": near.together, "operator": "In", "values": list(near.among)}
-        terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
-        found["nodeAffinity"] = {_REQUIRED: terms}
+        term = {"matchExpressions": [rule]}
+        found["nodeAffinity"] = (
+            {_REQUIRED: {"nodeSelectorTerms": [term]}}
+            if near.firm
+            else {_PREFERRED: [{"weight": 100, "preference": term}]}
+        )
     return found
 
 

@@ -79,7 +79,9 @@ def rooms_of(offer: Offer, site: Site, label: str) -> Mapping[str, int] | None:
     return None if rooms is None else cast("Mapping[str, int]", rooms)
 
 
-def nearness_of(offer: Offer, site: Site, catalog: Catalog, network: NetworkPlan) -> Nearness:
+def nearness_of(
+    offer: Offer, site: Site, catalog: Catalog, network: NetworkPlan, *, firm: bool = True
+) -> Nearness:
     """Where the pods of a gang go in relation to each other."""
     pool = _pool(offer, site)
     apart = _apart(offer, pool)
@@ -99,7 +101,9 @@ def nearness_of(offer: Offer, site: Site, catalog: Catalog, network: NetworkPlan
         rooms = rooms_of(offer, site, together) or {}
         fitting = [value for value, free in rooms.items() if free >= offer.num_nodes]
         among = tuple(sorted(sorted(fitting, key=lambda v: -rooms[v])[:_MOST_VALUES]))
-    return Nearness(apart=apart, together=together, among=among, near=near, annotations=annotations)
+    return Nearness(
+        apart=apart, together=together, among=among, firm=firm, near=near, annotations=annotations
+    )
 
 
 def _annotations(together: str | None, near: str | None, levels: tuple[str, ...]) -> dict[str, str]:

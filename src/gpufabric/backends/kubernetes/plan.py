@@ -97,7 +97,7 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
         resources=_amounts(offer, network),
         selector={**pool.labels, **(network.way.node_selector if network.way else {})},
         tolerations=tuple(_tolerations(network.way, fact, offer, platform)),
-        nearness=nearness_of(offer, site, catalog, network),
+        nearness=nearness_of(offer, site, catalog, network, firm=not task.max_restarts),
         way=network.way,
         volumes=task.volumes,
         ports=task.ports,

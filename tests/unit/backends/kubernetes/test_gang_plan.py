@@ -226,6 +226,15 @@ def test_the_best_of_a_rack_keeps_the_gang_in_one_that_has_room(plan, site_of, r
     assert made.offer.tier is NetworkTier.BEST
 
 
+def test_a_gang_that_may_start_again_prefers_the_racks_that_have_room_now(plan, site_of, racks):
+    nodes = racks(r1=2, r2=3)
+    made = plan(asked(3, "GB200:4", max_restarts=1), site_of(*nodes, gang_apis=EVERY_API))
+    affinity = template(made)["spec"]["affinity"]
+    assert affinity["podAffinity"][REQUIRED][0]["topologyKey"] == CLIQUE
+    (wish,) = affinity["nodeAffinity"][PREFERRED]
+    assert wish["preference"]["matchExpressions"][0]["values"] == ["r2.0"]
+
+
 def test_racks_that_are_each_too_full_are_refused_with_their_numbers(offers, site_of, racks):
     resolution = offers(asked(4, "GB200:4"), site_of(*racks(r1=2, r2=3), gang_apis=EVERY_API))
     assert not resolution
