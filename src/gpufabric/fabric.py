@@ -477,6 +477,10 @@ class Fabric:
             owns: Callable[[JobRef], bool] | None = getattr(backend, "owns", None)
             if owns(ref) if owns is not None else backend.name == ref.backend:
                 return backend
+        for backend in self.backends:  # not its own job, but one that it can ask about
+            reaches: Callable[[JobRef], bool] | None = getattr(backend, "reaches", None)
+            if reaches is not None and reaches(ref):
+                return backend
         from gpufabric.backends import backend_class
 
         with self._attaching:

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._manifest import REPLICA
-from gpufabric.backends.kubernetes._objects import rank_of
+from gpufabric.backends.kubernetes._objects import Found, rank_of
 from gpufabric.backends.kubernetes._podlog import said
 from gpufabric.backends.kubernetes._status import seconds
-from gpufabric.errors import CredentialsError
+from gpufabric.errors import CredentialsError, TransientError
 from gpufabric.job import GANG, LogLine
 
-__all__ = ["Events", "events_path", "listed"]
+__all__ = ["Events", "events_path", "listed", "why_no_pods"]
 
 #: What every gang that goes well says, and what this library does itself.
 _ROUTINE = {
@@ -37,6 +37,19 @@ def listed(api: Api, namespace: str) -> list[Json]:
         return list(api.items(events_path(namespace)))
     except CredentialsError:
         return []
+
+
+def why_no_pods(api: Api, namespace: str, found: Found) -> str:
+    """What the one that should make a gang's pods said last; nothing where nobody may ask."""
+    maker = found.job or found.owner
+    query = {"fieldSelector": f"involvedObject.uid={maker['metadata']['uid']}"}
+    try:
+        events = list(api.items(events_path(namespace), query))
+    except (CredentialsError, TransientError):
+        return ""
+    warnings = [one for one in events if one.get("type") == "Warning"]
+    last = max(warnings, key=lambda one: _time(one) or 0.0, default=None)
+    return "" if last is None else _words(last, _count(last))
 
 
 class Events:

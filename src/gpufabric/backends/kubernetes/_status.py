@@ -5,8 +5,9 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from gpufabric._frozen import evolve
 from gpufabric.backends.kubernetes._api import Json
 from gpufabric.backends.kubernetes._manifest import ATTEMPT_LABEL, CONTAINER
 from gpufabric.backends.kubernetes._objects import Found, rank_of
@@ -19,12 +20,14 @@ __all__ = [
     "has_ended",
     "has_log",
     "job_status",
+    "last_words",
     "node_state",
     "restarts_of",
     "seconds",
     "terminated_of",
 ]
 
+_PLAIN = {"Completed", "OOMKilled", "DeadlineExceeded"}  # what they mean needs no message
 _STARTED = (JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED)
 
 
@@ -58,10 +61,15 @@ def disruption_of(pod: Json) -> str:
 
     https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
     """
+    one = _disruption(pod)
+    return ": ".join(str(one[key]) for key in ("reason", "message") if one.get(key))
+
+
+def _disruption(pod: Json) -> Json:
     for one in (pod.get("status") or {}).get("conditions") or ():
         if one.get("type") == "DisruptionTarget" and one.get("status") == "True":
-            return ": ".join(str(one[key]) for key in ("reason", "message") if one.get(key))
-    return ""
+            return dict(one)
+    return {}
 
 
 def restarts_of(pod: Json) -> int:
@@ -85,6 +93,15 @@ def has_ended(pod: Json) -> bool:
     return terminated_of(pod) is not None and not for_ever
 
 
+def last_words(pod: Json) -> tuple[str, ...]:
+    """The end of the container's log as the cluster keeps it with its exit code.
+
+    At most 2048 bytes or 80 lines, of a container that failed (`FallbackToLogsOnError`).
+    https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
+    """
+    return tuple(str((terminated_of(pod) or {}).get("message") or "").splitlines())
+
+
 def node_state(pod: Json) -> NodeStatus:
     """A node of the gang by its pod."""
     status = pod.get("status") or {}
@@ -96,11 +113,9 @@ def node_state(pod: Json) -> NodeStatus:
         state = JobState.SUCCEEDED if phase == "Succeeded" or code == 0 else JobState.FAILED
         reason = "" if state is JobState.SUCCEEDED else _why_failed(pod, ended)
     elif "running" in (_container(pod).get("state") or {}):
-        state = JobState.RUNNING
+        state, reason = JobState.RUNNING, disruption_of(pod)
     elif pod["spec"].get("nodeName"):
-        waiting = (_container(pod).get("state") or {}).get("waiting") or {}
-        state = JobState.STARTING
-        reason = ": ".join(str(w) for w in (waiting.get("reason"), waiting.get("message")) if w)
+        state, reason = JobState.STARTING, _why_waiting(pod)
     else:
         for one in status.get("conditions") or ():
             if one.get("type") == "PodScheduled" and one.get("status") == "False":
@@ -123,9 +138,45 @@ def _why_failed(pod: Json, ended: Json | None) -> str:
     said = [stopped] if stopped else []
     said += [str(status[key]) for key in ("reason", "message") if status.get(key)]
     if ended is not None:
-        code, word = ended.get("exitCode"), ended.get("reason")
-        said.append(f"exit code {code}" + (f" ({word})" if word not in {None, "Error"} else ""))
+        said.append(_exit(ended))
+    elif not said:
+        said += [f"{name}: {_exit(one)}" for name, one in _failed_before(pod)]
     return ": ".join(said) or "failed"
+
+
+def _exit(ended: Json) -> str:
+    code, word = ended.get("exitCode"), ended.get("reason")
+    if word in {None, "Error"}:  # the message is then the log's end
+        return f"exit code {code}"
+    words = " ".join(str(ended.get("message") or "").split()) if word not in _PLAIN else ""
+    return f"exit code {code} ({word}{': ' if words else ''}{words})"
+
+
+def _before(pod: Json) -> Iterator[tuple[str, Json]]:
+    """The containers that start before the job's: names and states."""
+    for one in (pod.get("status") or {}).get("initContainerStatuses") or ():
+        yield str(one.get("name")), dict(one.get("state") or {})
+
+
+def _failed_before(pod: Json) -> Iterator[tuple[str, Json]]:
+    for name, state in _before(pod):
+        ended = state.get("terminated") or {}
+        if ended.get("exitCode"):
+            yield name, ended
+
+
+def _why_waiting(pod: Json) -> str:
+    """Why the job's container has not started: by its own state, or of one before it."""
+    waiting = (_container(pod).get("state") or {}).get("waiting") or {}
+    told = [("", waiting)]
+    if waiting.get("reason") in {None, "PodInitializing"}:
+        early = [(f"{name}: ", state.get("waiting") or {}) for name, state in _before(pod)]
+        told = [
+            one for one in early if one[1].get("reason") not in {None, "PodInitializing"}
+        ] + told
+    name, state = told[0]
+    words = ": ".join(str(w) for w in (state.get("reason"), state.get("message")) if w)
+    return f"{name}{words}" if words else ""
 
 
 def job_status(
@@ -138,7 +189,9 @@ def job_status(
     state, reason = _end(found)
     if state is None:
         state, reason = _running(found, list(seen.values()))
-    nodes = tuple(_node(rank, seen.get(rank), state) for rank in range(found.num_nodes))
+    nodes = tuple(
+        _node(rank, seen.get(rank), by_rank.get(rank), state) for rank in range(found.num_nodes)
+    )
     first = first_failed(nodes) if state is JobState.FAILED else None
     code = 0 if state is JobState.SUCCEEDED else None
     if first is not None:
@@ -160,8 +213,8 @@ def job_status(
 
 
 def first_failed(nodes: Sequence[NodeStatus]) -> NodeStatus | None:
-    """The node whose container failed first."""
-    failed = [n for n in nodes if n.state is JobState.FAILED]
+    """The node that failed, or was lost, first."""
+    failed = [n for n in nodes if n.state in {JobState.FAILED, JobState.LOST}]
     return min(failed, key=lambda n: (n.ended_at or float("inf"), n.node_rank), default=None)
 
 
@@ -200,9 +253,12 @@ def _running(found: Found, seen: Sequence[NodeStatus]) -> tuple[JobState, str]:
     return JobState.PENDING, waits
 
 
-def _node(rank: int, seen: NodeStatus | None, gang: JobState) -> NodeStatus:
+def _node(rank: int, seen: NodeStatus | None, pod: Json | None, gang: JobState) -> NodeStatus:
     if seen is not None and (seen.state.ended or not gang.ended):
         return seen
+    if seen is not None and pod is not None and (words := disruption_of(pod)):
+        at = seconds(_disruption(pod).get("lastTransitionTime"))
+        return evolve(seen, state=JobState.LOST, reason=words, ended_at=at)  # nobody tells its end
     if not gang.ended:
         return NodeStatus(node_rank=rank, state=JobState.PENDING)
     end = {JobState.SUCCEEDED: JobState.SUCCEEDED, JobState.TIMED_OUT: JobState.TIMED_OUT}

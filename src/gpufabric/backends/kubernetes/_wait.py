@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from gpufabric._frozen import evolve, field, frozen
 from gpufabric.backends.kubernetes._api import Api, Json, error_of
 from gpufabric.backends.kubernetes._gangwatch import GangWatch
-from gpufabric.backends.kubernetes._manifest import CONTAINER
 from gpufabric.backends.kubernetes._objects import Found, workloads
 from gpufabric.backends.kubernetes._patience import Patience
 from gpufabric.backends.kubernetes._status import (
@@ -96,9 +95,9 @@ def _unspoken(pods: Sequence[Json]) -> str:
 
 
 def _not_started(pod: Json, words: str) -> Why:
-    for one in (pod.get("status") or {}).get("containerStatuses") or ():
-        if one.get("name") != CONTAINER:
-            continue
+    status = pod.get("status") or {}
+    for one in (*(status.get("initContainerStatuses") or ()),
+                *(status.get("containerStatuses") or ())):  # fmt: skip
         reason = ((one.get("state") or {}).get("waiting") or {}).get("reason")
         if reason in _NEVER:
             return Why(kind="image", words=words, final=True)

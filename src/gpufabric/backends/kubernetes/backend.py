@@ -14,14 +14,13 @@ from gpufabric.backends.base import Capability, CheckReport, Site
 from gpufabric.backends.kubernetes import _logs
 from gpufabric.backends.kubernetes._api import Api, Json, contexts, in_cluster_namespace
 from gpufabric.backends.kubernetes._apply import Launch, again, remove
-from gpufabric.backends.kubernetes._events import Events, listed
+from gpufabric.backends.kubernetes._events import Events, listed, why_no_pods
 from gpufabric.backends.kubernetes._follow import Follower
+from gpufabric.backends.kubernetes._listing import jobs_everywhere, jobs_in
 from gpufabric.backends.kubernetes._live import Node, NodeCommand, NodeConnection
 from gpufabric.backends.kubernetes._manifest import (
     CANCELLED,
     CONTAINER,
-    JOB_LABEL,
-    NODES,
     QUEUE_LABEL,
 )
 from gpufabric.backends.kubernetes._objects import (
@@ -34,7 +33,7 @@ from gpufabric.backends.kubernetes._objects import (
     workloads_of,
 )
 from gpufabric.backends.kubernetes._patience import Patience
-from gpufabric.backends.kubernetes._status import first_failed, job_status
+from gpufabric.backends.kubernetes._status import first_failed, job_status, last_words
 from gpufabric.backends.kubernetes.check import check_cluster
 from gpufabric.backends.kubernetes.discover import read_site
 from gpufabric.backends.kubernetes.offers import make_offers
@@ -139,6 +138,10 @@ class Kubernetes:
     def owns(self, ref: JobRef) -> bool:
         """Whether a job is one of this context and namespace."""
         return ref.backend == _NAME and ref.place == "/".join(self._where())
+
+    def reaches(self, ref: JobRef) -> bool:
+        """Whether a job is one of this context, in whatever namespace, so that it can be asked."""
+        return ref.backend == _NAME and _split(ref)[0] == self._where()[0]
 
     @property
     def name(self) -> str:
@@ -259,6 +262,8 @@ class Kubernetes:
         status = job_status(ref, found, pods)
         if status.state is JobState.FAILED:
             return evolve(status, tail=self._tail(namespace, status, pods))
+        if status.state is JobState.PENDING and not status.reason and not pods:
+            return evolve(status, reason=why_no_pods(self._api, namespace, found))
         return status
 
     def _tail(self, namespace: str, status: JobStatus, pods: list[Json]) -> tuple[str, ...]:
@@ -270,8 +275,8 @@ class Kubernetes:
         query = {"container": CONTAINER, "tailLines": str(_TAIL)}
         try:
             lines = list(self._api.lines(path, query, read_timeout_s=30.0))
-        except GpuFabricError:  # the state is known without it
-            return ()
+        except GpuFabricError:  # its node is lost, or the log may not be read
+            return last_words(mine[-1])[-_TAIL:]
         return tuple(line.decode("utf-8", "backslashreplace") for line in lines)
 
     def logs(
@@ -324,22 +329,19 @@ class Kubernetes:
         mine = [pod for pod in pods if node_rank in {None, rank_of(pod)}]
         return _logs.read(self._api, namespace, mine, events)
 
-    def jobs(self) -> Iterable[JobRef]:
-        """Every job of ours in the namespace, by name."""
+    def jobs(self, *, all_namespaces: bool = False) -> Iterable[JobRef]:
+        """Every job of ours in the namespace, by name.
+
+        With `all_namespaces` in every namespace whose jobs this user may list: what a sweep asks.
+        Namespaces that may not be looked into are logged as a warning.
+        """
         context, namespace = self._where()
-        kinds = [("batch/v1", "Job")]
-        if self._has_jobsets():
-            kinds.append((JOBSET_VERSION, "JobSet"))
-        names: set[str] = set()
-        for version, kind in kinds:
-            listed = self._listed(path_of(version, kind, namespace))
-            names |= {
-                str(one["metadata"]["name"])
-                for one in listed
-                if NODES in (one["metadata"].get("annotations") or {})
-            }
-        place = f"{context}/{namespace}"
-        return tuple(JobRef(backend=_NAME, place=place, name=name) for name in sorted(names))
+        look = jobs_everywhere if all_namespaces else jobs_in
+        found = look(self._api, namespace, jobsets=self._has_jobsets())
+        return tuple(
+            JobRef(backend=_NAME, place=f"{context}/{space}", name=name)
+            for space, name in sorted(found)
+        )
 
     def close(self) -> None:
         """Closes every connection."""
@@ -350,9 +352,6 @@ class Kubernetes:
     def _node(self, ref: JobRef, node_rank: int) -> Node:
         found, (_, namespace) = self._found(ref, "exec"), self._at(ref)
         return Node(self._api, namespace, ref=ref, found=found, node_rank=node_rank)
-
-    def _listed(self, path: str) -> list[Json]:
-        return again(lambda: list(self._api.items(path, {"labelSelector": JOB_LABEL})))
 
     def _at(self, ref: JobRef) -> tuple[str, str]:
         if ref.backend != _NAME:

@@ -1,7 +1,7 @@
 import pytest
 
 from gpufabric.backends.kubernetes._objects import Found
-from gpufabric.backends.kubernetes._status import job_status, node_state
+from gpufabric.backends.kubernetes._status import job_status, last_words, node_state
 from gpufabric.backends.kubernetes._wait import why_waiting
 from gpufabric.job import JobRef, JobState
 
@@ -135,3 +135,92 @@ def test_the_worst_reason_decides_how_long_a_gang_waits(pods, kind, final):
 
 def test_a_gang_is_whole_when_every_node_has_started():
     assert why_waiting([pod(0, state=RUNNING), pod(1, state=ended(0))], 2) is None
+
+
+# ---- what the cluster did to a node
+
+
+def before(name, **state):
+    """A pod that waits for, or failed in, a container before the job's."""
+    return {"initContainerStatuses": [{"name": name, "state": state}]}
+
+
+def stopped(reason, message, at="2026-01-01T00:00:05Z"):
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
+                 "lastTransitionTime": at}  # fmt: skip
+    return {"conditions": [condition]}
+
+
+INITIALIZING = {"waiting": {"reason": "PodInitializing"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "words"),
+    [
+        (
+            pod(phase="Pending", state=INITIALIZING,
+                **before("tcpx", waiting={"reason": "ErrImagePull", "message": "no such image"})),
+            JobState.STARTING, "tcpx: ErrImagePull: no such image",
+        ),
+        (
+            pod(phase="Failed", state=INITIALIZING,
+                **before("tcpx", terminated={"exitCode": 2, "reason": "Error"})),
+            JobState.FAILED, "tcpx: exit code 2",
+        ),
+        (
+            pod(phase="Failed", state={"terminated": {
+                "exitCode": 128, "reason": "StartError", "message": "exec: no\nsuch file"}}),
+            JobState.FAILED, "exit code 128 (StartError: exec: no such file)",
+        ),
+        (
+            pod(phase="Failed", state=ended(143),
+                **stopped("PreemptionByScheduler", "default-scheduler: preempting")),
+            JobState.FAILED, "PreemptionByScheduler: default-scheduler: preempting: exit code 143",
+        ),
+        (
+            pod(phase="Failed", state=ended(137),
+                **stopped("EvictionByEvictionAPI", "Eviction API: evicting")),
+            JobState.FAILED, "EvictionByEvictionAPI: Eviction API: evicting: exit code 137",
+        ),
+        (
+            pod(state=RUNNING, **stopped("DeletionByTaintManager", "deleting due to taint")),
+            JobState.RUNNING, "DeletionByTaintManager: deleting due to taint",
+        ),
+        (
+            pod(phase="Failed", state={"terminated": {
+                "exitCode": 137, "reason": "OOMKilled", "message": "last line of the log"}}),
+            JobState.FAILED, "exit code 137 (OOMKilled)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_node_says_who_stopped_it_or_what_keeps_it(given, state, words):
+    node = node_state(given)
+    assert (node.state, node.reason) == (state, words)
+
+
+def test_a_node_whose_end_nobody_tells_is_lost_and_is_why_the_gang_failed():
+    lost = pod(1, state=RUNNING, **stopped("DeletionByTaintManager", "deleting due to taint"))
+    other = pod(0, state=ended(137, "2026-01-01T00:00:07Z"), phase="Failed")
+    status = job_status(REF, found({"type": "Failed", "message": "backoff"}), [other, lost])
+    assert [node.state for node in status.nodes] == [JobState.FAILED, JobState.LOST]
+    assert status.state is JobState.FAILED
+    assert status.reason == "node 1: DeletionByTaintManager: deleting due to taint"
+    assert status.exit_code is None
+
+
+def test_a_node_that_failed_before_another_was_lost_is_why_the_gang_failed():
+    lost = pod(1, state=RUNNING, **stopped("DeletionByTaintManager", "deleting due to taint"))
+    other = pod(0, state=ended(7, "2026-01-01T00:00:03Z"), phase="Failed")
+    status = job_status(REF, found({"type": "Failed"}), [other, lost])
+    assert (status.exit_code, status.reason) == (7, "node 0: exit code 7")
+
+
+def test_what_a_container_said_last_is_kept_by_the_cluster():
+    assert last_words(pod(state={"terminated": {"message": "a\nb\n"}})) == ("a", "b")
+    assert last_words(pod(state=RUNNING)) == ()
+
+
+def test_an_image_of_a_sidecar_that_never_can_be_pulled_ends_the_wait():
+    early = before("tcpx", waiting={"reason": "InvalidImageName", "message": "no"})
+    why = why_waiting([pod(phase="Pending", state=INITIALIZING, **early)], 1)
+    assert (why.kind, why.final, why.words) == ("image", True, "tcpx: InvalidImageName: no")
