@@ -10,6 +10,7 @@ and its login goes on as nobody where a plug-in fails; docs/decisions/0005-kuber
 
 import base64
 import hashlib
+import importlib.util
 import json
 import logging
 import os
@@ -583,10 +584,10 @@ def _pool(target: Target, credential: Credential) -> Any:
     if proxy is None:
         return urllib3.PoolManager(**given)
     if proxy.url.startswith("socks"):
-        try:
-            from urllib3.contrib.socks import SOCKSProxyManager
-        except ImportError as exc:
-            raise ConfigError(f"the proxy {proxy.url} needs: pip install 'urllib3[socks]'") from exc
+        if importlib.util.find_spec("socks") is None:
+            raise ConfigError(f"the proxy {proxy.url} needs: pip install 'urllib3[socks]'")
+        from urllib3.contrib.socks import SOCKSProxyManager
+
         return SOCKSProxyManager(
             proxy.url, username=proxy.user or None, password=proxy.password or None, **given
         )

@@ -2,6 +2,7 @@
 # ruff: noqa: PLR0917  # a fixture asked for is an argument
 
 import datetime as dt
+import importlib.util
 import subprocess
 
 import pytest
@@ -211,6 +212,14 @@ def test_a_proxy_that_refuses_is_told_without_its_password(stub, kubeconfig, ope
     assert "s3cret" not in str(caught.value)
     with pytest.raises(TransientError, match="the proxy"):
         open_api(path).get("/y")  # it is gone now
+
+
+def test_a_proxy_that_needs_another_package_is_told_with_its_name(stub, kubeconfig, open_api):
+    if importlib.util.find_spec("socks") is not None:
+        pytest.skip("the package for SOCKS proxies is installed")
+    path = kubeconfig(stub, {"token": "a"}, **{"proxy-url": "socks5://127.0.0.1:1"})
+    with pytest.raises(ConfigError, match=r"pip install 'urllib3\[socks\]'"):
+        open_api(path).get("/x")
 
 
 def test_the_environments_proxies_count_only_where_it_is_trusted(
