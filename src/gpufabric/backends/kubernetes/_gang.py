@@ -65,26 +65,26 @@ class Gang:
     name: str
     namespace: str
     num_nodes: int
-    image: str
     script: str
     command: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
-    secrets: tuple[str, ...]
-    code: tuple[str, ...]
-    resources: Mapping[str, str]
-    selector: Mapping[str, str]
-    tolerations: tuple[Mapping[str, str], ...]
-    nearness: Nearness
-    way: KubernetesRow | None
-    volumes: Mapping[str, str]
-    ports: tuple[int, ...]
-    timeout_s: int | None
-    max_restarts: int
-    grace_s: int
-    restricted: bool
-    jobset: str | None
-    queue: str | None
-    pod_patch: Mapping[str, object]
+    image: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    resources: Mapping[str, str] = field(factory=dict[str, str])
+    selector: Mapping[str, str] = field(factory=dict[str, str])
+    tolerations: tuple[Mapping[str, str], ...] = ()
+    nearness: Nearness = Nearness()
+    way: KubernetesRow | None = None
+    volumes: Mapping[str, str] = field(factory=dict[str, str])
+    ports: tuple[int, ...] = ()
+    timeout_s: int | None = None
+    max_restarts: int = 0
+    grace_s: int = 1
+    restricted: bool = False
+    jobset: str | None = None
+    queue: str | None = None
+    pod_patch: Mapping[str, object] = field(factory=dict[str, object])
     group: str | None = None
     group_queue: str | None = None
     domain: str | None = None

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
-from gpufabric._frozen import FrozenDict, thaw
+from gpufabric._frozen import FrozenDict, evolve, thaw
 from gpufabric.backends.base import Site
 from gpufabric.backends.kubernetes._api import Json
 from gpufabric.backends.kubernetes._carry import CODE_NAME, code_objects
@@ -65,54 +65,21 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
     """Every object that `apply` will make, as data."""
     name = object_name(task, offer, run=run)
     network, platform = network_of(offer, site, catalog, task.envs)
-    namespace = str(site.facts["namespace"])
-    job = f"kubernetes://{site.facts['context']}/{namespace}/{name}"
-    jobset = controllers(site).get("jobset")
-    variables = list(_variables(task, offer, job, name, jobset=bool(jobset)))
-    fact = facts_of(site, offer.pool)
-    pool = next(one for one in site.pools if one.name == offer.pool)
-    restricted = site.facts.get("pod_security") == "restricted"
-    gang = Gang(
-        name=name,
-        namespace=namespace,
-        num_nodes=task.num_nodes,
+    job = f"kubernetes://{site.facts['context']}/{site.facts['namespace']}/{name}"
+    variables = list(_variables(task, offer, job, name, jobset="jobset" in controllers(site)))
+    gang = _gang(task, offer, site, network, variables, name)
+    gang = evolve(
+        gang,
         image=offer.resources.image or image or "",
-        script=start_script(
-            host=f"{name}-n-0" if jobset else name,
-            subdomain=name,
-            num_nodes=task.num_nodes,
-            variables=[(v.name, v.value) for v in variables if v.name not in _EARLY
-                       and v.name not in task.envs and v.name not in task.secrets],
-            source=network.script,
-            envs=task.envs,
-            code=any(code_keys(task)),
-            secrets=tuple(task.secrets),
-        ),
-        command=(task.setup or "", *_command(task)),
-        env=tuple(
-            (v.name, v.value) for v in network.env if v.name not in task.envs
-        ) + tuple(task.envs.items()),
-        secrets=tuple(task.secrets),
-        code=tuple(code_keys(task)),
-        resources=_amounts(offer, network),
-        selector={**pool.labels, **(network.way.node_selector if network.way else {})},
-        tolerations=tuple(_tolerations(network.way, fact, offer, platform)),
+        tolerations=tuple(_tolerations(network.way, facts_of(site, offer.pool), offer, platform)),
         nearness=nearness_of(offer, site, catalog, network, firm=not task.max_restarts),
-        way=network.way,
-        volumes=task.volumes,
-        ports=task.ports,
-        timeout_s=None if task.timeout_s is None else math.ceil(task.timeout_s),
-        max_restarts=task.max_restarts,
         grace_s=max(1, math.ceil(grace_s)),
-        restricted=restricted,
-        jobset=jobset,
-        queue=queue_of(offer.resources, site),
         pod_patch=cast("Mapping[str, object]", thaw(patch)),
         **company_of(offer, site, network, scheduler=scheduler, priority=priority),
-    )  # fmt: skip
+    )
     gang, words = within_writes(gang)
     warnings = [*network.warnings, *words]
-    if restricted:
+    if gang.restricted:
         warnings.append("Pod Security 'restricted': the image runs as user 1000")
     if patch:
         warnings.append(f"pod_patch changes {', '.join(sorted(patch))} of the pods")
@@ -127,6 +94,56 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
         warnings=tuple(warnings),
         lower_tier=offer.tier < offer.resources.network_tier,
         run=run,
+    )
+
+
+def _gang(  # noqa: PLR0913, PLR0917  # one caller
+    task: Task,
+    offer: Offer,
+    site: Site,
+    network: NetworkPlan,
+    variables: Sequence[EnvVar],
+    name: str,
+) -> Gang:
+    """The gang by task, pool and network; the backend's own wishes are put over it."""
+    jobset = controllers(site).get("jobset")
+    pool = next(one for one in site.pools if one.name == offer.pool)
+    own = [(v.name, v.value) for v in network.env if v.name not in task.envs]
+    return Gang(
+        name=name,
+        namespace=str(site.facts["namespace"]),
+        num_nodes=task.num_nodes,
+        script=_script(task, network, variables, name, jobset=bool(jobset)),
+        command=(task.setup or "", *_command(task)),
+        env=(*own, *task.envs.items()),
+        secrets=tuple(task.secrets),
+        code=tuple(code_keys(task)),
+        resources=_amounts(offer, network),
+        selector={**pool.labels, **(network.way.node_selector if network.way else {})},
+        way=network.way,
+        volumes=task.volumes,
+        ports=task.ports,
+        timeout_s=None if task.timeout_s is None else math.ceil(task.timeout_s),
+        max_restarts=task.max_restarts,
+        restricted=site.facts.get("pod_security") == "restricted",
+        jobset=jobset,
+        queue=queue_of(offer.resources, site),
+    )
+
+
+def _script(
+    task: Task, network: NetworkPlan, variables: Sequence[EnvVar], name: str, *, jobset: bool
+) -> str:
+    users = {*_EARLY, *task.envs, *task.secrets}
+    return start_script(
+        host=f"{name}-n-0" if jobset else name,
+        subdomain=name,
+        num_nodes=task.num_nodes,
+        variables=[(v.name, v.value) for v in variables if v.name not in users],
+        source=network.script,
+        envs=task.envs,
+        code=any(code_keys(task)),
+        secrets=tuple(task.secrets),
     )
 
 
