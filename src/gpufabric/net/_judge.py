@@ -133,7 +133,9 @@ class Case:
         if wanted is None:
             models = {model for cloud in self.catalog for model in cloud.models}
             return f"no accelerator {asked.model!r} is known{near(asked.model, models)}"
-        return f"{asked.name} is not sold here"
+        if self._assumed:
+            return f"{asked.name} is not sold here"
+        return f"no node here has {asked.name}"
 
     # ---- one thing sold
 
