@@ -88,12 +88,12 @@ def freeze(value: object) -> object:
 
 def _frozen_json(value: Any) -> Any:  # a plan holds hundreds of parts: each is looked at once
     kind = cast("type[object]", type(value))
+    if kind is not dict and issubclass(kind, list | tuple):
+        return tuple([v if type(v) in _PLAIN else _frozen_json(v) for v in value])
     if kind is dict or issubclass(kind, Mapping):
         return FrozenDict(
             {k: v if type(v) in _PLAIN else _frozen_json(v) for k, v in value.items()}
         )
-    if kind is list or issubclass(kind, list | tuple):
-        return tuple([v if type(v) in _PLAIN else _frozen_json(v) for v in value])
     return value
 
 
@@ -104,8 +104,8 @@ def thaw(value: object) -> object:
 
 def _thawed_json(value: Any) -> Any:
     kind = cast("type[object]", type(value))
+    if kind is not FrozenDict and issubclass(kind, list | tuple):
+        return [v if type(v) in _PLAIN else _thawed_json(v) for v in value]
     if kind is FrozenDict or issubclass(kind, Mapping):
         return {k: v if type(v) in _PLAIN else _thawed_json(v) for k, v in value.items()}
-    if kind is tuple or issubclass(kind, list | tuple):
-        return [v if type(v) in _PLAIN else _thawed_json(v) for v in value]
     return value
