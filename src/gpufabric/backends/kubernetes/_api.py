@@ -1,6 +1,6 @@
-"""The only file that speaks HTTP: plain JSON in and out, errors made ours.
+"""Requests to an API server: plain JSON in and out, errors made ours.
 
-`urllib3` and the kubeconfig are all that it takes. The official client costs a second and 66 MB,
+Only `_connection.py` knows how they travel. The official client costs a second and 66 MB,
 and its login goes on as nobody where a plug-in fails; docs/decisions/0005-kubernetes-login.md.
 """
 
@@ -10,7 +10,6 @@ and its login goes on as nobody where a plug-in fails; docs/decisions/0005-kuber
 
 import base64
 import hashlib
-import importlib.util
 import json
 import logging
 import os
@@ -20,25 +19,29 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlsplit
 
+from gpufabric.backends.kubernetes._connection import (
+    CONNECT_S,
+    Connections,
+    Query,
+    url_of,
+)
 from gpufabric.backends.kubernetes._errors import ExpiredError, error_of, no_answer
-from gpufabric.backends.kubernetes._kubeconfig import Chosen, load_kubeconfig
-from gpufabric.backends.kubernetes._login import (
-    Credential,
-    Login,
-    credential_of,
-    pod_credential,
+from gpufabric.backends.kubernetes._login import Credential
+from gpufabric.backends.kubernetes._origin import (
+    ACCOUNT,
+    IN_CLUSTER,
+    Origin,
+    contexts,
+    in_cluster_namespace,
 )
 from gpufabric.backends.kubernetes._streams import Stream
-from gpufabric.backends.kubernetes._target import Target, pod_target, target_of, tls_context
-from gpufabric.config import environment
+from gpufabric.backends.kubernetes._target import Target
 from gpufabric.errors import (
     BackendError,
-    ConfigError,
     CredentialsError,
     GpuFabricError,
-    MissingExtraError,
     TransientError,
 )
 
@@ -54,25 +57,10 @@ __all__ = [
 ]
 
 Json = dict[str, Any]
-Query = Mapping[str, str | Sequence[str]]
 
 _log = logging.getLogger(__name__)
 _PAGE = 500
-_CONNECT_S = 10.0
-IN_CLUSTER = "in-cluster"
-"""The context that stands for the cluster around this process."""
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where the kubelet keeps a pod's token, CA and namespace."""
-#: What a plug-in needs of the environment where it is not trusted.
-_PLUGIN_ENV = ("HOME", "LANG", "PATH", "TMPDIR")
 _TITLE = re.compile(rb"(?is)<title[^>]*>(.*?)</title>")
-#: A proxy or load balancer forgets quiet connections; client-go asks as often.
-_KEEPALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 30),
-]
 # https://kubernetes.io/docs/reference/using-api/api-concepts/#alternate-representations-of-resources
 _METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 _WORDS = 4096
@@ -82,38 +70,6 @@ _WEBSOCKET = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 class UpgradeRefusedError(BackendError):
     """A websocket, or its protocol, is not spoken by the server or by something before it."""
-
-
-def _urllib3() -> Any:
-    try:
-        import urllib3
-    except ImportError as exc:
-        if (exc.name or "").partition(".")[0] != "urllib3":
-            raise
-        raise MissingExtraError("the kubernetes backend", extra="kubernetes") from exc
-    return urllib3
-
-
-def contexts(
-    kubeconfig: str | None = None, *, trust_env: bool = True
-) -> tuple[dict[str, str], str | None]:
-    """The contexts of a kubeconfig with the namespace of each, and the current one's name.
-
-    Raises `ConfigError` where the file cannot be read; gives nothing where there is none.
-    """
-    config = load_kubeconfig(kubeconfig, trust_env=trust_env)
-    if config is None:
-        return {}, None
-    spaces = {name: part.text("namespace") or "default" for name, part in config.contexts.items()}
-    return spaces, config.current
-
-
-def in_cluster_namespace(account: Path = ACCOUNT) -> str | None:
-    """The namespace of the pod that this process runs in; None outside a cluster."""
-    try:
-        return (account / "namespace").read_text(encoding="utf-8").strip() or None
-    except OSError:
-        return None
 
 
 class Api:
@@ -132,21 +88,17 @@ class Api:
     ) -> None:
         """Reads nothing yet; the configuration is loaded on the first request."""
         self.backend = backend
-        self._context = context
-        self._kubeconfig = kubeconfig
+        self._origin = Origin(
+            backend=backend, context=context, kubeconfig=kubeconfig, trust_env=trust_env,
+            login_timeout_s=login_timeout_s, account=account,
+        )  # fmt: skip
         self._timeout_s = timeout_s
-        self._trust_env = trust_env
-        self._login_timeout_s = login_timeout_s
-        self._account = account
-        self._way: _Way | None = None
+        self._way: Connections | None = None
         self._lock = threading.Lock()
 
     def place(self) -> tuple[str, str]:
         """The context, or `IN_CLUSTER`, and its namespace. Raises `ConfigError`."""
-        chosen = self._chosen()
-        if chosen is None:
-            return IN_CLUSTER, in_cluster_namespace(self._account) or "default"
-        return chosen.context, chosen.namespace
+        return self._origin.place()
 
     def target(self) -> Target:
         """The server and how it is reached."""
@@ -203,7 +155,7 @@ class Api:
         """One request; the answer's JSON. Raises the error that the answer means."""
         response = self._send(
             method, path, query=query, body=body, content_type=content_type, headers=headers,
-            timeout=(_CONNECT_S, timeout_s or self._timeout_s),
+            timeout=(CONNECT_S, timeout_s or self._timeout_s),
         )  # fmt: skip
         data = self._received(f"{method} {path}", response)
         try:
@@ -215,7 +167,7 @@ class Api:
 
     def raw(self, path: str, query: Query | None = None) -> bytes:
         """The text of an answer, for whoever parses it while the next is on its way."""
-        response = self._send("GET", path, query=query, timeout=(_CONNECT_S, self._timeout_s))
+        response = self._send("GET", path, query=query, timeout=(CONNECT_S, self._timeout_s))
         return self._received(f"GET {path}", response)
 
     def _received(self, operation: str, response: Any) -> bytes:
@@ -243,7 +195,7 @@ class Api:
         stream from another thread.
         """
         operation = f"GET {path}"
-        response = self._send("GET", path, query=query, timeout=(_CONNECT_S, read_timeout_s))
+        response = self._send("GET", path, query=query, timeout=(CONNECT_S, read_timeout_s))
         if response.status >= 300 or _is_page(response):
             data = cast("bytes", response.read())
             response.release_conn()
@@ -274,7 +226,7 @@ class Api:
         """
         way = self._opened()
         try:
-            connection = way.send(_url(way.target, path, query), way.login.current())
+            connection = way.send(url_of(way.target, path, query), way.login.current())
         except Exception as exc:  # noqa: BLE001  # urllib3's, ssl's and the socket's errors
             self._lost(f"GET {path}", exc)
         return Stream(_Open(self, f"GET {path}", connection))
@@ -303,7 +255,7 @@ class Api:
         }  # fmt: skip
         operation = f"GET {path}"
         response = self._send(
-            "GET", path, query=query, headers=headers, timeout=(_CONNECT_S, self._timeout_s)
+            "GET", path, query=query, headers=headers, timeout=(CONNECT_S, self._timeout_s)
         )
         if response.status != 101:
             data = cast("bytes", response.read(_WORDS))
@@ -329,71 +281,11 @@ class Api:
 
     # ---- inside
 
-    def _opened(self) -> "_Way":
+    def _opened(self) -> Connections:
         with self._lock:
             if self._way is None:
-                self._way = self._load()
+                self._way = self._origin.connections()
             return self._way
-
-    def _chosen(self) -> Chosen | None:
-        """The context that is meant; None for the cluster that this process runs in.
-
-        As with kubectl, a kubeconfig comes before the cluster around this process.
-        """
-        named = self._kubeconfig is not None
-        if self._context == IN_CLUSTER and not named:
-            return None
-        if not named and not self._trust_env:
-            raise ConfigError(
-                f"{self.backend}: with trust_env=False no kubeconfig is looked for: name one in"
-                f" kubeconfig=, or the cluster around this process with context={IN_CLUSTER!r}"
-            )
-        config = load_kubeconfig(self._kubeconfig, trust_env=self._trust_env)
-        inside = in_cluster_namespace(self._account) is not None
-        if config is None or not config.contexts:
-            if inside and self._context is None and not named:
-                return None
-            if config is None:
-                raise ConfigError(
-                    f"{self.backend}: there is no kubeconfig: neither where KUBECONFIG says, nor"
-                    " ~/.kube/config; and this process runs in no cluster"
-                )
-        try:
-            return config.choose(self._context)
-        except ConfigError as exc:
-            raise ConfigError(f"{self.backend}: {exc}") from exc
-
-    def _load(self) -> "_Way":
-        _urllib3()
-        seen = environment()
-        trusted = environment(trust_env=self._trust_env)
-        chosen = self._chosen()
-        if chosen is None:
-            token = self._account / "token"
-            return _Way(pod_target(self._account, seen), Login(lambda: pod_credential(token)))
-        first: list[Chosen] = [chosen]
-        program = trusted or {name: seen[name] for name in _PLUGIN_ENV if name in seen}
-
-        def obtain() -> Credential:
-            user = first.pop() if first else self._chosen_again(chosen)
-            return credential_of(
-                user, program, backend=self.backend, timeout_s=self._login_timeout_s
-            )
-
-        return _Way(target_of(chosen, trusted), Login(obtain))
-
-    def _chosen_again(self, chosen: Chosen) -> Chosen:
-        """The context as the kubeconfig has it now: its owner may have logged in again."""
-        try:
-            now = self._chosen()
-        except ConfigError:  # it was removed meanwhile
-            return chosen
-        if now is None or now.cluster.text("server") != chosen.cluster.text("server"):
-            raise ConfigError(
-                f"{self.backend}: the kubeconfig's context {chosen.context!r} is now of another"
-                " server: make a new backend"
-            )
-        return now
 
     def _send(  # noqa: PLR0913  # the parts of a request, by keyword
         self,
@@ -413,7 +305,7 @@ class Api:
             data = json.dumps(body, separators=(",", ":")).encode()
         way = self._opened()
         credential = way.login.current()
-        url = _url(way.target, path, query)
+        url = url_of(way.target, path, query)
         try:
             response = way.request(method, url, credential, sent, data, timeout)
             if response.status == 401:
@@ -425,7 +317,7 @@ class Api:
             self._lost(f"{method} {path}", exc)
         return response
 
-    def _renewed(self, way: "_Way", rejected: Credential, response: Any) -> Credential | None:
+    def _renewed(self, way: Connections, rejected: Credential, response: Any) -> Credential | None:
         try:
             return way.login.renewed(rejected)
         except BaseException:
@@ -497,116 +389,6 @@ class _Open:
         return TransientError(
             f"the answer broke off: {why}", backend=self._api.backend, operation=self._operation
         )
-
-
-class _Way:
-    """One server, who asks it, and the connections that there are."""
-
-    def __init__(self, target: Target, login: Login) -> None:
-        self.target = target
-        self.login = login
-        self._pool: Any = None
-        self._pair = ("", "")
-        self._lock = threading.Lock()
-
-    def close(self) -> None:
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.clear()
-
-    def request(  # noqa: PLR0913, PLR0917  # one caller
-        self,
-        method: str,
-        url: str,
-        credential: Credential,
-        headers: Mapping[str, str],
-        data: bytes | None,
-        timeout: tuple[float, float | None],
-    ) -> Any:
-        urllib3 = _urllib3()
-        sent = urllib3.HTTPHeaderDict(headers)
-        for name, value in credential.headers:
-            sent.add(name, value)
-        return self._pool_for(credential).request(
-            method, url, body=data, headers=sent,
-            timeout=urllib3.Timeout(connect=timeout[0], read=timeout[1]),
-            preload_content=False, retries=False, redirect=False,
-        )  # fmt: skip
-
-    def send(self, url: str, credential: Credential) -> Any:
-        """A connection of its own, on which a GET was sent and nothing read."""
-        manager = self._pool_for(credential)
-        pool = manager.connection_from_url(url)
-        connection = pool._new_conn()  # noqa: SLF001  # urllib3 has no other way to one alone
-        connection.timeout = _CONNECT_S
-        parts = urlsplit(url)
-        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        headers = [("Accept", "application/json, */*"), ("User-Agent", "gpufabric")]
-        try:
-            if self.target.proxy is None or manager.proxy is None:
-                connection.connect()
-            elif parts.scheme == "https":
-                pool._prepare_proxy(connection)  # noqa: SLF001  # as its own requests do
-            else:
-                connection.connect()
-                path, headers = url, [*headers, *(manager.proxy_headers or {}).items()]
-            connection.putrequest("GET", path)
-            for name, value in (*headers, *credential.headers):
-                connection.putheader(name, value)
-            connection.endheaders()
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _pool_for(self, credential: Credential) -> Any:
-        """The connections made with this client certificate: a new one opens new connections."""
-        pair = (credential.certificate, credential.key)
-        with self._lock:
-            if self._pool is None or self._pair != pair:
-                old, self._pool, self._pair = self._pool, _pool(self.target, credential), pair
-                if old is not None:
-                    old.clear()
-            return self._pool
-
-
-def _pool(target: Target, credential: Credential) -> Any:
-    urllib3 = _urllib3()
-    given: dict[str, Any] = {
-        "maxsize": 64,
-        "ssl_context": tls_context(target, credential),
-        "socket_options": _KEEPALIVE,
-    }
-    if target.server_name:
-        given["server_hostname"] = target.server_name
-    proxy = target.proxy
-    if proxy is None:
-        return urllib3.PoolManager(**given)
-    if proxy.url.startswith("socks"):
-        if importlib.util.find_spec("socks") is None:
-            raise ConfigError(f"the proxy {proxy.url} needs: pip install 'urllib3[socks]'")
-        from urllib3.contrib.socks import SOCKSProxyManager
-
-        return SOCKSProxyManager(
-            proxy.url, username=proxy.user or None, password=proxy.password or None, **given
-        )
-    told = (
-        urllib3.make_headers(proxy_basic_auth=f"{proxy.user}:{proxy.password}")
-        if proxy.user
-        else None
-    )
-    return urllib3.ProxyManager(proxy.url, proxy_headers=told, **given)
-
-
-def _url(target: Target, path: str, query: Query | None) -> str:
-    pairs = [
-        (name, item)
-        for name, value in (query or {}).items()
-        for item in ([value] if isinstance(value, str) else value)
-    ]
-    text = urlencode(pairs, quote_via=quote)
-    return f"{target.server}{path}{'?' if text else ''}{text}"
 
 
 def _is_page(response: Any) -> bool:

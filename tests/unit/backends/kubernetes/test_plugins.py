@@ -275,7 +275,7 @@ def test_a_rejected_plugins_token_is_told_with_its_command_and_no_secret(
 def test_secrets_are_in_no_repr(stub, kubeconfig, open_api, plugin):
     user = plugin(printed(token="s3cret-token"), env=[{"name": "A", "value": "s3cret-env"}])
     api = open_api(kubeconfig(stub, user, **{"proxy-url": "http://u:s3cret@127.0.0.1:1"}))
-    shown = repr(api.credential()) + repr(api.target()) + repr(api._chosen())
+    shown = repr(api.credential()) + repr(api.target()) + repr(api._origin.chosen())
     assert "s3cret" not in shown
 
 
