@@ -27,11 +27,11 @@ WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "limitranges", ("list",)),
     ("kueue.x-k8s.io", "localqueues", ("list",)),
     ("kueue.x-k8s.io", "workloads", ("list", "patch")),
-    ("resource.k8s.io", "resourceclaimtemplates", ("create", "delete", "list")),
+    ("resource.k8s.io", "resourceclaimtemplates", ("create",)),
     ("resource.nvidia.com", "computedomains", ("create", "delete", "list")),
-    ("scheduling.k8s.io", "podgroups", ("create", "delete", "list")),
-    ("scheduling.k8s.io", "workloads", ("create", "delete", "list")),
-    ("scheduling.volcano.sh", "podgroups", ("create", "delete", "list")),
+    ("scheduling.k8s.io", "podgroups", ("create",)),
+    ("scheduling.k8s.io", "workloads", ("create",)),
+    ("scheduling.volcano.sh", "podgroups", ("create",)),
 )
 #: Of the whole cluster; without these nodes cannot be seen, so no GPUs are offered.
 CLUSTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
