@@ -1,7 +1,8 @@
 """Writes the objects that a gang would be on each profile of the test cluster, as YAML.
 
-`python tests/data/plans/write_kubernetes.py [profile ...]`. Review the diff. The text of the start
-script is left out, and the job's name stands as `golden`.
+And what it would be in other ways on one of them. `python tests/data/plans/write_kubernetes.py
+[name ...]`. Review the diff. The text of the start script is left out, and the job's name stands as
+`golden`.
 """
 
 import json
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpufabric._frozen import freeze, thaw
+from gpufabric._frozen import evolve, freeze, thaw
 from gpufabric._yaml import dump
 from gpufabric.backends.base import Site
 from gpufabric.backends.kubernetes._slices import class_driver, counted, devices_of
@@ -28,6 +29,31 @@ PROFILES = json.loads((HERE.parents[1] / "cluster" / "profiles.json").read_text(
 FACTS = {
     "context": "prod", "namespace": "ml", "quotas": [], "queues": [], "pod_security": None,
     "controllers": {"jobset": "v1alpha2"}, "gang_apis": {"resource.nvidia.com": "v1beta1"},
+}  # fmt: skip
+
+
+#: Other ways to run one gang: what the site says beside `FACTS`, the task, the backend's settings.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "indexed-job": {
+        "facts": {"controllers": {}, "gang_apis": {"scheduling.k8s.io": "v1alpha2"}},
+        "task": {"secrets": {"TOKEN": "x"}, "timeout_s": 60},
+    },
+    "code-and-secrets": {
+        "facts": {"pod_security": "restricted"},
+        "task": {"secrets": {"TOKEN": "x"}, "workdir": "/src", "files": {"a": "b"},
+                 "volumes": {"/data": "claim"}, "ports": [80], "max_restarts": 2},
+    },
+    "queue": {
+        "facts": {
+            "queues": ["team"], "priority_classes": ["high"], "workload_priority_classes": ["high"],
+            "queue_topology": {"team": ["topology.k8s.aws/network-node-layer-3"]},
+        },
+        "given": {"priority": "high"},
+    },
+    "volcano": {
+        "facts": {"gang_apis": {"scheduling.volcano.sh": "v1beta1"}},
+        "given": {"scheduler": "volcano"},
+    },
 }  # fmt: skip
 
 
@@ -82,32 +108,37 @@ def site(profile: str, nodes: int = 2) -> Site:
     return Site(backend="kubernetes", pools=pools, facts=freeze({**FACTS, "pools": facts}))
 
 
-def best_offer(found: Site) -> tuple[Task, Offer]:
+def best_offer(found: Site, fields: dict[str, object], given: dict[str, Any]) -> tuple[Task, Offer]:
     """A gang on two whole nodes by the best network that is promised there."""
     (pool,) = found.pools
     for tier in ("best", "gpudirect", "standard"):
         wish: dict[str, object] = {"image": "registry.example/train:1"}
         if pool.accelerator is not None:
             wish |= {"accelerators": str(pool.accelerator), "network_tier": tier}
-        task = Task.from_dict({"run": "train", "name": "golden", "num_nodes": 2, "resources": wish})
-        offer = make_offers(task, found, Catalog.shipped(), image=None, patch={}).best
+        asked = {"run": "train", "name": "golden", "num_nodes": 2, "resources": wish, **fields}
+        task = Task.from_dict(asked)
+        offer = make_offers(task, found, Catalog.shipped(), **given).best
         if offer is not None:
             return task, offer
     raise AssertionError(f"no offer at all on {pool}")
 
 
-def planned(profile: str) -> str:
-    """The golden text of a profile."""
+def planned(name: str) -> str:
+    """The golden text of a profile, or of a variant."""
+    variant = VARIANTS.get(name, {})
+    profile = "eks-p5" if variant else name
     found = site(profile)
-    task, offer = best_offer(found)
-    plan = make_plan(
-        task, offer, found, Catalog.shipped(), run="", image=None, patch={}, grace_s=10
-    )
+    found = evolve(found, facts=freeze({**thaw(found.facts), **variant.get("facts", {})}))
+    given = {"image": None, "patch": {}, **variant.get("given", {})}
+    task, offer = best_offer(found, variant.get("task", {}), given)
+    plan = make_plan(task, offer, found, Catalog.shipped(), run="", grace_s=10, **given)
+    gang = [f"{item.name}: {item.value}" for item in plan.network if item.kind == "gang"]
     text = dump(
         {
             "profile": PROFILES[profile]["about"],
             "tier": plan.offer.tier.value,
             "interconnect": str(plan.offer.interconnect),
+            "gang": gang,
             "warnings": [*plan.offer.warnings, *plan.warnings],
             "steps": list(_steps(plan)),
         }
@@ -135,10 +166,10 @@ def _without_script(value: object) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Writes the files of these profiles, or of all."""
-    for profile in names or PROFILES:
-        path = HERE / f"kubernetes-{profile}.yaml"
-        path.write_text(planned(profile), encoding="utf-8")
+    """Writes the files of these profiles and variants, or of all."""
+    for name in names or (*PROFILES, *VARIANTS):
+        path = HERE / f"kubernetes-{name}.yaml"
+        path.write_text(planned(name), encoding="utf-8")
 
 
 if __name__ == "__main__":

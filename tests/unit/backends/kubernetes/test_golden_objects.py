@@ -23,7 +23,7 @@ def golden(profile):
     return PLANS / f"kubernetes-{profile}.yaml"
 
 
-@pytest.mark.parametrize("profile", sorted(write.PROFILES))
+@pytest.mark.parametrize("profile", [*sorted(write.PROFILES), *write.VARIANTS])
 def test_the_objects_of_a_profile_are_what_was_reviewed(profile):
     assert write.planned(profile) == golden(profile).read_text(encoding="utf-8"), (
         f"changed: python tests/data/plans/write_kubernetes.py {profile}, and review the diff"
@@ -46,4 +46,4 @@ def test_pods_ask_for_no_more_than_their_node_has_and_for_no_other_pools_nics(pr
 
 def test_there_is_no_golden_file_without_its_profile():
     files = {path.stem.removeprefix("kubernetes-") for path in PLANS.glob("kubernetes-*.yaml")}
-    assert files == set(write.PROFILES)
+    assert files == {*write.PROFILES, *write.VARIANTS}
