@@ -15,7 +15,7 @@ from gpufabric.backends.kubernetes._status import seconds
 from gpufabric.errors import CredentialsError, TransientError
 from gpufabric.job import GANG, LogLine
 
-__all__ = ["Events", "events_path", "listed", "why_no_pods"]
+__all__ = ["Events", "events_path", "listed", "why_no_pods", "why_stopped"]
 
 #: What every gang that goes well says, and what this library does itself.
 _ROUTINE = {
@@ -23,6 +23,9 @@ _ROUTINE = {
     "ResumeJobs", "Resumed", "Scheduled", "Started", "SuccessfulCreate", "SuccessfulDelete",
     "Suspended", "SuspendedJobs",
 }  # fmt: skip
+#: Of a pod that the cluster stops: the scheduler, the kubelet, the controller of lost nodes.
+_STOPS = {"Preempted", "Evicted", "TaintManagerEviction"}
+_AFTER_ALL = "Cancelling deletion"
 _HERE_ALREADY = "already present on machine"
 
 
@@ -50,6 +53,22 @@ def why_no_pods(api: Api, namespace: str, found: Found) -> str:
     warnings = [one for one in events if one.get("type") == "Warning"]
     last = max(warnings, key=lambda one: _time(one) or 0.0, default=None)
     return "" if last is None else _words(last, _count(last))
+
+
+def why_stopped(api: Api, namespace: str, found: Found) -> str:
+    """What stopped a pod that is gone, by the events; nothing where nobody may ask."""
+    told = Events(str(found.owner["metadata"]["name"]))
+    told.know(found.owner, ())
+    try:
+        events = [one for one in api.items(events_path(namespace)) if _stops(one)]
+    except (CredentialsError, TransientError):
+        return ""
+    lines = told.lines(events)
+    return f"node {lines[-1].node_rank}: {lines[-1].text}" if lines else ""
+
+
+def _stops(event: Json) -> bool:
+    return event.get("reason") in _STOPS and _AFTER_ALL not in str(event.get("message"))
 
 
 class Events:

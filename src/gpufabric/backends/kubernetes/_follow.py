@@ -28,6 +28,7 @@ from gpufabric.job import JobRef, JobState, LogLine
 __all__ = ["Follower"]
 
 _QUIET_S = 300.0  # a connection that says nothing for so long is opened anew
+_AGE_S = 5.0
 _LOOK_S = 0.05  # so often at most the whole gang is looked at
 _PAUSE_S = (0.1, 5.0)
 _LAST_S = 20.0  # so long after the end it is tried to read what a node still has
@@ -55,6 +56,7 @@ class _Tail:
         self._rest: bytes | None = None
         self._restarts = restarts_of(pod)
         self._previous = False
+        self._whole = False  # the last reading came to an end
         self.open()
 
     @property
@@ -101,13 +103,13 @@ class _Tail:
         if status not in {401, 403}:
             self._refused = 0
         if error is None:
-            self.waits_since = self.why = None
+            self._whole, self.waits_since, self.why = True, None, None
             self._in_order(pod)
         elif isinstance(error, TransientError):
             self._wait(error, pod)
         elif isinstance(error, NotFoundError):
             if pod is None or (self._final and not self._previous):
-                self._finish()
+                self._gone()
             else:
                 self._skip_life(pod)
                 self._wait(error, pod)
@@ -145,10 +147,10 @@ class _Tail:
             self._previous = False
 
     def _wait(self, error: GpuFabricError, pod: Json | None) -> None:
+        self._whole, self.why = False, error
         if pod is None:
-            self._finish()
+            self._gone()
             return
-        self.why = error
         if self.waits_since is None:
             self.waits_since = time.monotonic()
         self._later()
@@ -180,6 +182,14 @@ class _Tail:
             self._reading = False
             self.open()
 
+    def _gone(self) -> None:
+        """The log cannot be read any more."""
+        if self._whole:
+            self._finish()
+        else:
+            why = f": {self.why}" if self.why is not None else ""
+            self.give_up(f"its pod was removed before its log was read to the end{why}")
+
     def _finish(self) -> None:
         self.done = True
         self._follower.touched = True
@@ -187,7 +197,7 @@ class _Tail:
     def give_up(self, words: str) -> None:
         """Stops reading, and says so."""
         self._follower.loop.drop_reader(self)
-        self.done = True
+        self.done = self._follower.touched = True
         self._follower.out.append(
             said(f"gpufabric: {words}", rank=self.rank, attempt=self._log.attempt)
         )
@@ -227,6 +237,7 @@ class Follower:
             self.loop, api, events_path(namespace), changed=self._touch, keep=self._told.concerns
         )
         self.loop.later(_QUIET_S / 4, self._nudge)
+        self.loop.later(_AGE_S, self._age)
 
     def lines(self) -> Iterator[LogLine]:
         """Each line once, until the job has ended and all is read."""
@@ -283,7 +294,9 @@ class Follower:
             return JobState.GONE
         uid = str(found.owner["metadata"]["uid"])
         self._uid = self._uid or uid
-        return job_status(self._ref, found, pods).state if uid == self._uid else JobState.GONE
+        if uid != self._uid:
+            return JobState.GONE
+        return job_status(self._ref, found, pods, now=time.time()).state
 
     def _take(self, pods: list[Json]) -> None:
         for pod in pods:
@@ -321,11 +334,14 @@ class Follower:
                 tail.give_up("its pod is gone, and its log was not read to the end")
             elif late and tail.waits_since is not None and now - tail.waits_since > _LAST_S:
                 tail.give_up(f"its log could not be read to the end: {tail.why}")
-            elif late and self._end is JobState.LOST:
-                tail.give_up("the job is lost with one of its nodes; not followed any more")
         if not (self._events.synced or self._events.error or late):
             return False
         return all(tail.done for tail in self._tails.values()) and not self.out
+
+    def _age(self) -> None:
+        """That a node is lost is told by time alone: nothing changes then."""
+        self.touched = True
+        self.loop.later(_AGE_S, self._age)
 
     def _nudge(self) -> None:
         now = time.monotonic()

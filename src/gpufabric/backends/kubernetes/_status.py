@@ -5,7 +5,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpufabric._frozen import evolve
 from gpufabric.backends.kubernetes._api import Json
@@ -27,7 +27,9 @@ __all__ = [
     "terminated_of",
 ]
 
-_PLAIN = {"Completed", "OOMKilled", "DeadlineExceeded"}  # what they mean needs no message
+#: The runtime's words are the message; of other ends it is the end of the log.
+_RUNTIMES = {"StartError", "ContainerCannotRun", "ContainerStatusUnknown"}
+_OVERDUE_S = 10.0
 _STARTED = (JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED)
 
 
@@ -146,9 +148,9 @@ def _why_failed(pod: Json, ended: Json | None) -> str:
 
 def _exit(ended: Json) -> str:
     code, word = ended.get("exitCode"), ended.get("reason")
-    if word in {None, "Error"}:  # the message is then the log's end
+    if word in {None, "Error"}:
         return f"exit code {code}"
-    words = " ".join(str(ended.get("message") or "").split()) if word not in _PLAIN else ""
+    words = " ".join(str(ended.get("message") or "").split()) if word in _RUNTIMES else ""
     return f"exit code {code} ({word}{': ' if words else ''}{words})"
 
 
@@ -180,13 +182,23 @@ def _why_waiting(pod: Json) -> str:
 
 
 def job_status(
-    ref: JobRef, found: Found, pods: Sequence[Json], tail: Sequence[str] = ()
+    ref: JobRef,
+    found: Found,
+    pods: Sequence[Json],
+    tail: Sequence[str] = (),
+    *,
+    now: float | None = None,
 ) -> JobStatus:
-    """The job by its objects. `tail` is of the node that failed first."""
+    """The job by its objects. `tail` is of the node that failed first.
+
+    With the time as `now`, a pod that should have been removed long ago tells a lost node.
+    """
     attempt = max([attempt_of(pod) for pod in pods] + [attempt_of(found.job or found.owner)])
     by_rank = {rank_of(pod): pod for pod in pods if attempt_of(pod) == attempt}
     seen = {rank: node_state(pod) for rank, pod in by_rank.items()}
     state, reason = _end(found)
+    if state is None and _is_lost(found, by_rank.values(), now):
+        state, reason = JobState.FAILED, ""
     if state is None:
         state, reason = _running(found, list(seen.values()))
     nodes = tuple(
@@ -241,10 +253,46 @@ def _end(found: Found) -> tuple[JobState | None, str]:
     return None, ""
 
 
+def _is_lost(found: Found, pods: Iterable[Json], now: float | None) -> bool:
+    """Whether the gang has failed, and the Job does not say so since a lost node's pod stays.
+
+    The Job controller says that it fails (`FailureTarget`), and `Failed` only once no pod is left;
+    the pod of a node that is gone stays until someone removes the node. A JobSet starts again
+    only after that, so with restarts left it is not over.
+    https://kubernetes.io/docs/concepts/workloads/controllers/job/#termination-of-job-pods
+    """
+    if now is None or _condition(found.job, "FailureTarget") is None or _restarts_left(found):
+        return False
+    there = [pod for pod in pods if not node_state(pod).state.ended]
+    return bool(there) and all(disruption_of(pod) and _is_overdue(pod, now) for pod in there)
+
+
+def _is_overdue(pod: Json, now: float) -> bool:
+    due = seconds(pod["metadata"].get("deletionTimestamp"))  # its grace is in it
+    return due is not None and now > due + _OVERDUE_S
+
+
+def _restarts_left(found: Found) -> bool:
+    most = ((found.owner.get("spec") or {}).get("failurePolicy") or {}).get("maxRestarts") or 0
+    return int(most) > int((found.owner.get("status") or {}).get("restarts") or 0)
+
+
+def _condition(one: Json | None, kind: str) -> Json | None:
+    for condition in ((one or {}).get("status") or {}).get("conditions") or ():
+        if condition.get("type") == kind and condition.get("status") == "True":
+            return dict(condition)
+    return None
+
+
 def _running(found: Found, seen: Sequence[NodeStatus]) -> tuple[JobState, str]:
     waits = "; ".join(dict.fromkeys(node.reason for node in seen if node.reason))
     if any(node.state in _STARTED for node in seen):
-        return JobState.RUNNING, ""
+        stops = [f"node {n.node_rank}: {n.reason}" for n in seen
+                 if n.state is JobState.RUNNING and n.reason]  # fmt: skip
+        return JobState.RUNNING, "; ".join(stops)
+    failing = _condition(found.job, "FailureTarget") or _condition(found.job, "Failed")
+    if failing is not None and not seen:  # its pods are gone, and its owner has not judged yet
+        return JobState.RUNNING, str(failing.get("message") or "")
     if any(node.state is JobState.STARTING for node in seen):
         return JobState.STARTING, waits
     if not seen:

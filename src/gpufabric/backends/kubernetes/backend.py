@@ -5,6 +5,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import datetime as dt
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, cast
@@ -14,7 +15,7 @@ from gpufabric.backends.base import Capability, CheckReport, Site
 from gpufabric.backends.kubernetes import _logs
 from gpufabric.backends.kubernetes._api import Api, Json, contexts, in_cluster_namespace
 from gpufabric.backends.kubernetes._apply import Launch, again, remove
-from gpufabric.backends.kubernetes._events import Events, listed, why_no_pods
+from gpufabric.backends.kubernetes._events import Events, listed, why_no_pods, why_stopped
 from gpufabric.backends.kubernetes._follow import Follower
 from gpufabric.backends.kubernetes._listing import jobs_everywhere, jobs_in
 from gpufabric.backends.kubernetes._live import Node, NodeCommand, NodeConnection
@@ -259,7 +260,10 @@ class Kubernetes:
         if found is None:
             return JobStatus(ref=ref, state=JobState.GONE)
         pods = again(lambda: pods_of(self._api, namespace, ref.name))
-        status = job_status(ref, found, pods)
+        status = job_status(ref, found, pods, now=time.time())
+        if status.state is JobState.FAILED and first_failed(status.nodes) is None:
+            words = why_stopped(self._api, namespace, found)  # its pod is gone
+            return evolve(status, reason="; ".join(filter(None, (words, status.reason))))
         if status.state is JobState.FAILED:
             return evolve(status, tail=self._tail(namespace, status, pods))
         if status.state is JobState.PENDING and not status.reason and not pods:

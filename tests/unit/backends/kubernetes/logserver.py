@@ -83,6 +83,14 @@ class Server(http.server.ThreadingHTTPServer):
                     return
                 self.changed.wait(0.01)
 
+    def until_asked(self, end):
+        """Waits until a request with this end of its path has come."""
+        deadline = time.monotonic() + 10
+        while not any(path.endswith(end) for path, _ in self.seen):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"nobody asked for {end}")
+            time.sleep(0.01)
+
     told = 0
 
     def idle(self):

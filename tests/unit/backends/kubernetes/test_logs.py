@@ -178,6 +178,19 @@ def test_a_job_that_is_removed_ends_its_follower(serving):
     assert said(seen) == [f"line {i}" for i in range(5)]
 
 
+def test_a_log_that_could_not_be_read_before_its_pod_was_removed_is_told(serving):
+    with serving(stamped(5), ends=False, logs=503, events=[event("BackOff")]) as (api, server):
+        lines = follow(api)
+        seen = [next(lines)]  # so that it is followed
+        server.until_asked("/log")
+        server.remove()
+        seen += lines
+    assert [text for _, text in told(seen)][:1] == ["BackOff: words of BackOff"]
+    ((rank, words),) = told(seen[1:])
+    assert rank == 0
+    assert "removed before its log was read to the end" in words
+
+
 def test_another_job_of_the_same_name_is_not_followed(serving):
     with serving(stamped(5), [5], ends=False) as (api, server):
         lines = follow(api)

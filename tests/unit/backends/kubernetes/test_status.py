@@ -224,3 +224,50 @@ def test_an_image_of_a_sidecar_that_never_can_be_pulled_ends_the_wait():
     early = before("tcpx", waiting={"reason": "InvalidImageName", "message": "no"})
     why = why_waiting([pod(phase="Pending", state=INITIALIZING, **early)], 1)
     assert (why.kind, why.final, why.words) == ("image", True, "tcpx: InvalidImageName: no")
+
+
+# ---- a node whose machine is gone: as a real cluster of 1.36 shows it for as long as its pod stays
+
+
+def failing(restarts_left=0, kind="JobSet"):
+    target = {"type": "FailureTarget", "message": "backoff limit"}
+    made = found(target, kind=kind)
+    made.owner["spec"]["failurePolicy"] = {"maxRestarts": restarts_left}
+    return made
+
+
+def overdue(rank=1, due="2026-01-01T00:00:06Z"):
+    made = pod(rank, state=RUNNING, **stopped("DeletionByTaintManager", "deleting due to taint"))
+    made["metadata"]["deletionTimestamp"] = due
+    return made
+
+
+DUE = 1767225606.0
+
+
+def test_a_gang_whose_only_pod_left_is_long_overdue_has_failed_with_its_node():
+    status = job_status(REF, failing(), [overdue()], now=DUE + 60)
+    assert status.state is JobState.FAILED
+    assert [node.state for node in status.nodes] == [JobState.CANCELLED, JobState.LOST]
+    assert status.reason == "node 1: DeletionByTaintManager: deleting due to taint"
+
+
+@pytest.mark.parametrize(
+    ("found", "pods", "now"),
+    [
+        (failing(), [overdue()], DUE + 1),  # its grace has only just passed
+        (failing(restarts_left=1), [overdue()], DUE + 60),  # it starts again once the node is gone
+        (failing(), [overdue(), pod(0, state=RUNNING)], DUE + 60),  # another one still runs
+        (found(kind="JobSet"), [overdue()], DUE + 60),  # the Job does not say that it fails
+        (failing(), [overdue()], None),
+    ],
+)
+def test_until_then_it_runs_and_says_which_node_is_stopped(found, pods, now):
+    status = job_status(REF, found, pods, now=now)
+    assert status.state is JobState.RUNNING
+    assert status.reason == "node 1: DeletionByTaintManager: deleting due to taint"
+
+
+def test_a_gang_whose_pods_are_gone_runs_until_its_owner_has_judged():
+    status = job_status(REF, failing(), [], now=DUE)
+    assert (status.state, status.reason) == (JobState.RUNNING, "backoff limit")
