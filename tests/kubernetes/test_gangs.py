@@ -18,18 +18,22 @@ from gpufabric.task import Task
 @pytest.mark.parametrize("without", [(), ("jobset",)], ids=["jobset", "indexed-job"])
 def test_a_gang_has_names_code_and_secrets_on_every_node(backend, tmp_path, without):
     (tmp_path / "train.sh").write_text(
-        "cat data/x.txt; echo; echo ${#TOKEN}; getent hosts $MASTER_ADDR"
+        "cat data/x.txt; echo; echo ${#TOKEN}; getent hosts $MASTER_ADDR; sleep infinity"
     )
     plan = plan_of(
         backend, "sh train.sh", without=without, workdir=str(tmp_path),
         files={"data/x.txt": "from files"}, secrets={"TOKEN": "s3cr3t"},
     )  # fmt: skip
     ref = backend.apply(plan)
-    lines = lines_of(backend, ref)
+    lines = {0: [], 1: []}
+    followed = (x for x in backend.logs(ref, follow=True) if x.stream == "stdout")
+    while min(map(len, lines.values())) < 3:  # both run on, so that both names are known
+        line = next(followed)
+        lines[line.node_rank].append(line.text)
+    followed.close()
     for rank in (0, 1):
         assert lines[rank][:2] == ["from files", "6"]
         assert lines[rank][2].split()[0] == lines[0][2].split()[0]
-    assert ended(backend, ref).state is JobState.SUCCEEDED
     backend.teardown(ref)
     nothing_left(backend)
 

@@ -3,10 +3,10 @@
     with FakeCluster.started(folder) as cluster:
         Kubernetes(kubeconfig=str(cluster.kubeconfig), namespace="default", image=cluster.image)
 
-Many objects at once: `cluster.load(objects)` keeps them as they are, past all rules, and no controller
-looks at them (5,000 nodes and 50,000 pods in a second). Logs that cost nothing:
-`cluster.say(namespace, pod, Synthetic(rate=1000, seconds=60))` gives a pod, loaded or real, a log that
-is computed as it is read. `python -m kubefake --nodes N` runs one as a process of its own.
+Many objects at once: `cluster.load(objects)` keeps them as they are, past all rules, and no
+controller looks at them. Logs that cost nothing to keep: `cluster.say(namespace, pod,
+Synthetic(rate=1000, seconds=60))` gives a pod, loaded or real, a log that is computed as it is
+read. `python -m kubefake`, in this folder, runs one in a process of its own: see there.
 """
 
 import asyncio
@@ -280,7 +280,8 @@ def node(name: str, number: int) -> Json:
                 "lastTransitionTime": moment,
             }],
             "nodeInfo": {
-                "architecture": "amd64", "kubeletVersion": "v1.36.3-fake", "operatingSystem": "linux",
+                "architecture": "amd64", "kubeletVersion": "v1.36.3-fake",
+                "operatingSystem": "linux",
                 "osImage": "fake", "kernelVersion": "fake", "containerRuntimeVersion": "fake://1",
                 "machineID": "", "systemUUID": "", "bootID": "", "kubeProxyVersion": "",
             },

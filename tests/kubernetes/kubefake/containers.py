@@ -31,6 +31,8 @@ class Container:
         self.state: Json = {"waiting": {"reason": "ContainerCreating"}}
         self.last_state: Json = {}
         self.process: asyncio.subprocess.Process | None = None
+        self.stopped = asyncio.Event()
+        self.stopped.set()
         self.setting: tuple[dict[str, str], Path, Paths] | None = None
         self._message = folder / f"termination-{self.name}"
         self._id = ""
@@ -72,6 +74,7 @@ class Container:
             ))  # fmt: skip
             return False
         self.state = {"running": {"startedAt": begun}}
+        self.stopped.clear()
         self.ready = not self.spec.get("readinessProbe")
         return True
 
@@ -121,6 +124,7 @@ class Container:
         if message:
             ended["message"] = message
         self.state = {"terminated": ended}
+        self.stopped.set()
         self.exit_code = code
         self.ready = False
 

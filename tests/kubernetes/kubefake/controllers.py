@@ -37,11 +37,14 @@ class Controllers:
 
     # ---- for controllers
 
-    def owned(self, uid: str, table: str) -> list[Entry]:
-        """What an object owns, of one kind."""
+    def controlled(self, uid: str, table: str) -> list[Entry]:
+        """What an object controls, of one kind: it may own more than that."""
         found = [self._store.find(*place) for place in sorted(self._owners.get(uid, ()))
                  if place[0] == table]  # fmt: skip
-        return [entry for entry in found if entry is not None]
+        return [entry for entry in found if entry is not None and any(
+            ref["uid"] == uid and ref.get("controller")
+            for ref in entry.obj["metadata"].get("ownerReferences") or ()
+        )]  # fmt: skip
 
     def later(self, seconds: float, table: str, key: Key) -> None:
         """Looks at an object again after a time."""
@@ -162,11 +165,9 @@ class Controllers:
             self._unfinalize(place, FOREGROUND)
 
     def _lives(self, ref: dict[str, str], dependent: Place) -> bool:
-        group, _, version = ref["apiVersion"].rpartition("/")
         resource = self._objects.kinds.of_kind(ref["apiVersion"], ref["kind"])
         if resource is None:
             return False
-        del group, version
         space = dependent[1] if resource.namespaced else ""
         found = self._store.find(resource.table, space, ref["name"])
         if found is None or found.obj["metadata"]["uid"] != ref["uid"]:
@@ -245,8 +246,9 @@ class Controllers:
                     if (version.get("subresources") or {}).get("status") is not None else (),
                     custom=True,
                 ))  # fmt: skip
+        moment = entry.obj["metadata"]["creationTimestamp"]
         conditions = [{"type": kind, "status": "True", "reason": "InitialNamesAccepted",
-                       "message": "", "lastTransitionTime": entry.obj["metadata"]["creationTimestamp"]}
+                       "message": "", "lastTransitionTime": moment}
                       for kind in ("NamesAccepted", "Established")]  # fmt: skip
         self._objects.mutate(
             "customresourcedefinitions.apiextensions.k8s.io", "", entry.obj["metadata"]["name"],

@@ -4,7 +4,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gfcluster import dress, layout
-from gfcluster.api import MERGE
 
 if TYPE_CHECKING:
     from .cluster import FakeCluster
@@ -30,7 +29,7 @@ class Dressing:
             number = int(name.rpartition("-")[2])
             filled = dress.filled(profile, layout.Node(index=number), words)
             self._objects(filled)
-            self._wear(name, json.loads(json.dumps(bare)), filled)
+            self._wear(json.loads(json.dumps(bare)), filled)
 
     def _objects(self, filled: dict[str, Any]) -> None:
         api = self._cluster.api
@@ -41,7 +40,7 @@ class Dressing:
             if item["kind"] == "CustomResourceDefinition":
                 api.wait_true(api.object_path(item), "Established")
 
-    def _wear(self, name: str, bare: dict[str, Any], filled: dict[str, Any]) -> None:
+    def _wear(self, bare: dict[str, Any], filled: dict[str, Any]) -> None:
         bare["apiVersion"], bare["kind"] = "v1", "Node"
         meta, spec, status = bare["metadata"], bare["spec"], bare["status"]
         meta["labels"].update(filled.get("labels", {}))
@@ -58,10 +57,8 @@ class Dressing:
     def undress_all(self) -> None:
         """Gives every node back, and removes the platforms' objects."""
         api, cluster = self._cluster.api, self._cluster
-        for name, bare in self._bare.items():
-            item = json.loads(json.dumps(bare))
-            made = {"kind": "Node", "apiVersion": "v1", **item}
-            del name
+        for bare in self._bare.values():
+            made = {"kind": "Node", "apiVersion": "v1", **json.loads(json.dumps(bare))}
             cluster.do(lambda made=made: cluster.store.put("nodes", made))
         self._bare.clear()
         base = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -87,6 +84,3 @@ class Dressing:
                 cluster.kinds.remove(found)
 
         cluster.do(remove)
-
-
-__all__ = ["MERGE", "Dressing"]

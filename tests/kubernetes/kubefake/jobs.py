@@ -19,8 +19,8 @@ _RETRY_S = 0.5
 class Parent(Protocol):
     """What a controller gets from the loop."""
 
-    def owned(self, uid: str, table: str) -> list[Entry]:
-        """What an object owns."""
+    def controlled(self, uid: str, table: str) -> list[Entry]:
+        """What an object controls."""
         ...
 
     def later(self, seconds: float, table: str, key: Key) -> None:
@@ -46,7 +46,7 @@ class Jobs:
         if condition(job, "Complete", "Failed"):
             self._old(job)
             return
-        pods = [e.obj for e in self._parent.owned(job["metadata"]["uid"], "pods")]
+        pods = [e.obj for e in self._parent.controlled(job["metadata"]["uid"], "pods")]
         if job["spec"].get("suspend"):
             self._suspend(job, pods)
             return
@@ -109,7 +109,7 @@ class Jobs:
             if active(pod):
                 self._dropped.add(pod["metadata"]["uid"])
                 self._remove(job, pod)
-        pods = [e.obj for e in self._parent.owned(self._uid(job), "pods")]
+        pods = [e.obj for e in self._parent.controlled(self._uid(job), "pods")]
         ending = sum(not over(pod) for pod in pods)
         suspended = condition(job, "Suspended")
 
@@ -223,7 +223,7 @@ class Jobs:
 
     def _status(self, job: Json) -> None:
         uid = self._uid(job)
-        pods = [e.obj for e in self._parent.owned(uid, "pods")]
+        pods = [e.obj for e in self._parent.controlled(uid, "pods")]
         live = [pod for pod in pods if active(pod)]
 
         def change(one: Json) -> None:
@@ -252,7 +252,7 @@ class Jobs:
         for pod in pods:
             if active(pod):
                 self._remove(job, pod)
-        pods = [e.obj for e in self._parent.owned(self._uid(job), "pods")]
+        pods = [e.obj for e in self._parent.controlled(self._uid(job), "pods")]
         self._count(job, pods)
         left = sum(not over(pod) for pod in pods)
 
@@ -314,7 +314,8 @@ def pod_of(job: Json, number: int | None) -> Json:
     base = name if number is None else f"{name}-{number}"
     made: Json = {
         "name": f"{base[:57]}-{suffix()}", "generateName": f"{base}-",
-        "labels": dict(meta.get("labels") or {}), "annotations": dict(meta.get("annotations") or {}),
+        "labels": dict(meta.get("labels") or {}),
+        "annotations": dict(meta.get("annotations") or {}),
         "ownerReferences": [{
             "apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"],
             "controller": True, "blockOwnerDeletion": True,
@@ -420,7 +421,7 @@ def put(status: Json, kind: str, reason: str, message: str, *, word: str = "True
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """`0-2,5`, with two in a row as `0,1`: k8s.io/kubernetes/pkg/controller/job/indexed_job_utils.go."""
+    """`0-2,5`, with two in a row as `0,1`: pkg/controller/job/indexed_job_utils.go."""
     parts: list[str] = []
     start = None
     for place, number in enumerate(numbers):

@@ -1,4 +1,4 @@
-"""The JobSet controller: https://github.com/kubernetes-sigs/jobset, pkg/controllers, version 0.11."""
+"""The JobSet controller of https://github.com/kubernetes-sigs/jobset, pkg/controllers, 0.11."""
 
 import hashlib
 import re
@@ -27,7 +27,7 @@ class JobSets:
     def look(self, entry: Entry) -> None:
         """One look at a JobSet."""
         one = entry.obj
-        jobs = [e.obj for e in self._parent.owned(one["metadata"]["uid"], "jobs.batch")]
+        jobs = [e.obj for e in self._parent.controlled(one["metadata"]["uid"], "jobs.batch")]
         if condition(one, "Completed", "Failed"):
             self._clean(jobs)
             return
@@ -116,11 +116,12 @@ class JobSets:
             self._put(one, "Suspended", "ResumeJobs", "jobset is resumed", word="False")
 
     def _count(self, one: Json, restarts: int) -> None:
-        jobs = [e.obj for e in self._parent.owned(one["metadata"]["uid"], "jobs.batch")]
+        jobs = [e.obj for e in self._parent.controlled(one["metadata"]["uid"], "jobs.batch")]
         rows: list[Json] = []
         for row in one["spec"].get("replicatedJobs") or ():
             name = row["name"]
-            mine = [j for j in jobs if j["metadata"]["labels"][f"{_PREFIX}/replicatedjob-name"] == name
+            key = f"{_PREFIX}/replicatedjob-name"
+            mine = [j for j in jobs if j["metadata"]["labels"][key] == name
                     and not j["metadata"].get("deletionTimestamp")]  # fmt: skip
             done = [j for j in mine if condition(j, "Complete")]
             bad = [j for j in mine if condition(j, "Failed")]

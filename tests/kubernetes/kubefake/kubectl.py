@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import yaml
 from gfcluster.api import MERGE, Api
 
 _PATHS = {
@@ -23,7 +25,7 @@ def kubectl(api: Api, words: Sequence[str]) -> str:
     rest, flags = [], {}
     given = iter(words)
     for word in given:
-        if word in {"-n", "--namespace", "-o", "-p", "--type"}:
+        if word in {"-n", "--namespace", "-o", "-p", "--type", "-f"}:
             flags[word.lstrip("-")] = next(given)
         elif word.startswith("-"):
             name, _, value = word.lstrip("-").partition("=")
@@ -57,6 +59,13 @@ def kubectl(api: Api, words: Sequence[str]) -> str:
             if flags.get("wait", "true") != "false":
                 api.wait_gone(path)
             return f'{kind} "{name}" deleted\n'
+        case ["apply" | "create"] if "f" in flags:
+            made_ = [one for one in yaml.safe_load_all(Path(flags["f"]).read_text()) if one]
+            for one in made_:
+                if space != "default":
+                    one["metadata"].setdefault("namespace", space)
+                api.ensure(one)
+            return "".join(f"{one['kind']}/{one['metadata']['name']} applied\n" for one in made_)
         case ["get", kind, name] if flags.get("o") == "json":
             return json.dumps(api.call("GET", _path(kind, space, name)))
         case ["patch", kind, name]:

@@ -114,9 +114,8 @@ class Kubelet:
         await asyncio.sleep(0)  # the server's own change is over first
         await pod.run()
         found = self.store.find("pods", pod.namespace, pod.name)
-        if found is not None and found.obj["metadata"]["uid"] == pod.uid:
-            if found.obj["metadata"].get("deletionTimestamp"):
-                self._drop(pod)
+        if found is not None and found.obj["metadata"].get("deletionTimestamp"):
+            self._drop(pod)
 
     async def _end(self, pod: Pod, grace_s: float) -> None:
         if pod.ended:
@@ -130,8 +129,10 @@ class Kubelet:
         if found is None or found.obj["metadata"]["uid"] != pod.uid:
             return
         if found.obj["metadata"].get("finalizers"):
-            self.write("pods", pod.namespace, pod.name,
-                       lambda one: one["metadata"].update(deletionGracePeriodSeconds=0))  # fmt: skip
+            self.write(
+                "pods", pod.namespace, pod.name,
+                lambda one: one["metadata"].update(deletionGracePeriodSeconds=0),
+            )  # fmt: skip
         else:
             self.store.drop("pods", pod.namespace, pod.name)
 
@@ -139,8 +140,7 @@ class Kubelet:
         """Removes its folder after its last process."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5):
-                while not pod.ended:
-                    await asyncio.sleep(0.01)
+                await pod.over.wait()
         self.pods.pop(pod.uid, None)
         shutil.rmtree(pod.folder, ignore_errors=True)
 
@@ -151,6 +151,6 @@ class Kubelet:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5):
                 while self._tasks:
-                    await asyncio.sleep(0.01)
+                    await asyncio.wait(tuple(self._tasks))
         for task in tuple(self._tasks):
             task.cancel()

@@ -1,8 +1,8 @@
 """Logs of containers: lines with times; and synthetic ones, which cost nothing to keep.
 
 A synthetic log is a function of time: line i was written at `begin + i / rate`, so that any number
-of readers, at any time and from any `sinceTime`, sees the same lines. `Synthetic.line(i)` says what a
-reader must have got.
+of readers, at any time and from any `sinceTime`, sees the same lines. `Synthetic.line(i)` says what
+a reader must have got.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ from .store import Change, Store
 _GETENT = """\
 #!/bin/sh
 # getent of the fake cluster: names of one namespace
-if [ "$1" != hosts ] && [ "$1" != ahosts ] && [ "$1" != ahostsv4 ]; then exec /usr/bin/getent "$@"; fi
+case "$1" in hosts|ahosts|ahostsv4) ;; *) exec /usr/bin/getent "$@" ;; esac
 if [ "$2" = localhost ]; then echo "127.0.0.1       localhost"; exit 0; fi
 while read -r address name; do
   if [ "$name" = "$2" ]; then echo "$address $name"; exit 0; fi

@@ -18,6 +18,10 @@ from .store import Entry, Key, Store, ordered
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SERVERS_OWN = (
+    "uid", "creationTimestamp", "generation", "namespace", "generateName", "deletionTimestamp",
+    "deletionGracePeriodSeconds", "resourceVersion",
+)  # fmt: skip
 _MUTABLE_POD = {"activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds"}
 
 
@@ -206,7 +210,8 @@ class Objects:
         old = before.obj["metadata"]
         if meta.get("name", name) != name:
             raise bad_request(
-                f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
+                f"the name of the object ({meta['name']}) does not match the name on the URL"
+                f" ({name})"
             )
         if meta.get("uid") not in {None, old["uid"]}:
             raise conflict(
@@ -227,8 +232,7 @@ class Objects:
     def _replaced(self, resource: Resource, before: Json, body: Json) -> Json:
         old = before["metadata"]
         meta = dict(body["metadata"])
-        for key in ("uid", "creationTimestamp", "generation", "namespace", "generateName",
-                    "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"):  # fmt: skip
+        for key in _SERVERS_OWN:
             meta.pop(key, None)
             if key in old:
                 meta[key] = old[key]

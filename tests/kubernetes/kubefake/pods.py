@@ -38,12 +38,17 @@ class Pod:
         self.started = now()
         self.phase = "Pending"
         self.reason = ""
-        self.ended = False
+        self.over = asyncio.Event()
         self._ending = asyncio.Event()
         self._conditions: dict[str, Json] = {}
         self.folder.mkdir(parents=True)
         self.first = [Container(one, self.folder) for one in self.spec.get("initContainers") or ()]
         self.main = [Container(one, self.folder) for one in self.spec["containers"]]
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of its processes have ended."""
+        return self.over.is_set()
 
     def container(self, name: str) -> Container | None:
         """One of its containers."""
@@ -68,7 +73,7 @@ class Pod:
         codes = [one.exit_code for one in self.main]
         good = all(code == 0 for code in codes)
         self.phase = "Succeeded" if good else "Failed"
-        self.ended = True
+        self.over.set()
         self.publish()
 
     async def _volumes(self) -> bool:
@@ -102,8 +107,8 @@ class Pod:
     async def _sidecars_end(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.spec.get("terminationGracePeriodSeconds", 30)):
-                while any(one.running for one in self.first):
-                    await asyncio.sleep(0.01)
+                for one in self.first:
+                    await one.stopped.wait()
         for one in self.first:
             one.signal(signal.SIGKILL)
 
@@ -185,12 +190,12 @@ class Pod:
         image = one.spec["image"]
         while not self._ending.is_set():
             if self.kubelet.has_image(image):
-                words = f'Container image "{image}" already present on machine and can be accessed by the pod'
-                self.event("Pulled", words, container=one)
+                words = "already present on machine and can be accessed by the pod"
+                self.event("Pulled", f'Container image "{image}" {words}', container=one)
                 return True
             if image != image.lower() or "//" in image or " " in image:
-                one.waits("InvalidImageName", f'Failed to apply default image tag "{image}": couldn\'t'
-                          " parse image name: invalid reference format")  # fmt: skip
+                one.waits("InvalidImageName", f'Failed to apply default image tag "{image}":'
+                          " couldn't parse image name: invalid reference format")  # fmt: skip
                 self.event("InspectFailed", one.state["waiting"]["message"], warning=True,
                            container=one)  # fmt: skip
             elif one.spec["imagePullPolicy"] == "Never":
@@ -238,8 +243,7 @@ class Pod:
                     one.signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                while not self.ended:
-                    await asyncio.sleep(0.01)
+                await self.over.wait()
         self.kill()
 
     def kill(self) -> None:

@@ -220,8 +220,8 @@ def _choose(pod: Json, nodes: Sequence[_Node]) -> tuple[_Node | None, str]:
         return max(wanted, key=lambda node: node.free.get("cpu", Fraction(0))), ""
     total = len(nodes)
     listed = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
-    hopeless = sum(not any(r.startswith(("Insufficient", "Too many")) for r in _why_not(pod, n, nodes))
-                   for n in nodes)  # fmt: skip
+    short = ("Insufficient", "Too many")
+    hopeless = sum(not any(r.startswith(short) for r in _why_not(pod, n, nodes)) for n in nodes)
     parts = []
     if hopeless:
         parts.append(f"{hopeless} Preemption is not helpful for scheduling")

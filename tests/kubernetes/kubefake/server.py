@@ -101,7 +101,7 @@ class Front:
 
     # ---- what is no object
 
-    def _discovery(self, asked: Asked) -> web.Response:
+    def _discovery(self, asked: Asked) -> web.Response:  # noqa: PLR0911  # one a path
         kinds = self.objects.kinds
         match [part for part in asked.path.split("/") if part]:
             case ["version"]:

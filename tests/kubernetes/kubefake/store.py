@@ -111,14 +111,14 @@ class Store:
     def load(self, table: str, objects: Iterable[Json]) -> int:
         """Keeps many objects as they are, without any rule and without telling anyone."""
         rows = self._tables.setdefault(table, {})
-        number = 0
-        for number, obj in enumerate(objects, 1):
+        before = self.version
+        for obj in objects:
             self.version += 1
             meta = obj["metadata"]
             meta["resourceVersion"] = str(self.version)
             rows[meta.get("namespace") or "", meta["name"]] = Entry(ordered(obj))
         self.forget()
-        return number
+        return self.version - before
 
     def forget(self) -> None:
         """Compacts: no watch can begin before now, and no list can go on."""

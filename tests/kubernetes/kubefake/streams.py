@@ -70,7 +70,8 @@ class Streams:
         if not name:
             if len(every) > 1:
                 listed = " ".join(main)
-                told = f"a container name must be specified for pod {pod_name}, choose one of: [{listed}]"
+                told = f"a container name must be specified for pod {pod_name}, choose one of:"
+                told += f" [{listed}]"
                 if len(every) > len(main):
                     first = " ".join(n for n in every if n not in main)
                     told += f" or one of the init containers: [{first}]"
