@@ -159,8 +159,8 @@ def _without_script(value: object) -> None:
             _without_script(one)
     elif isinstance(value, dict):
         command = value.get("command")
-        if isinstance(command, list) and command[:2] == ["/bin/sh", "-c"] and len(command) > 2:
-            command[2] = "(the start script)"
+        if isinstance(command, list) and len(command) > 2 and command[1] == "-c":
+            command[2] = "(the start script)" if command[0] == "/bin/sh" else "(a program)"
         for one in value.values():
             _without_script(one)
 
