@@ -234,10 +234,9 @@ def test_without_any_wished_right_a_gang_lives_and_dies(limited_user, make):
 
 
 @pytest.mark.parametrize(
-    ("group", "resource", "verb"),
-    [(row[0], row[1], verb) for row in NEEDED for verb in row[2]],
+    ("group", "resource", "verb"), [(row[0], row[1], row[2][-1]) for row in NEEDED]
 )
-def test_every_needed_verb_that_is_missing_is_named(limited_user, make, group, resource, verb):
+def test_a_needed_verb_that_is_missing_is_named(limited_user, make, group, resource, verb):
     rows = [
         (g, r, tuple(v for v in verbs if (g, r, v) != (group, resource, verb)))
         for g, r, verbs in (*NEEDED, *WISHED)

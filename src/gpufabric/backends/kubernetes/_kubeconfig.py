@@ -8,6 +8,7 @@ https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeco
 import base64
 import binascii
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from gpufabric.errors import ConfigError
 __all__ = ["Chosen", "Kubeconfig", "Part", "load_kubeconfig", "mapping_of", "paths_of"]
 
 _DEFAULT = "~/.kube/config"
+_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?-----END [A-Z0-9 ]+-----", re.DOTALL)
 _LISTS = {"clusters": "cluster", "contexts": "context", "users": "user"}
 
 
@@ -68,16 +70,16 @@ class Part:
         data = self.text(f"{key}-data")
         if data:
             try:
-                return base64.b64decode(data, validate=False).decode("ascii")
-            except (binascii.Error, ValueError):
+                return _blocks(base64.b64decode(data))
+            except binascii.Error:
                 raise ConfigError(
-                    f"kubeconfig entry {self.name!r}: {key}-data is not base64 of PEM text"
+                    f"kubeconfig entry {self.name!r}: {key}-data is not base64"
                 ) from None
         file = self.path(key)
         if file is None:
             return ""
         try:
-            return file.read_text(encoding="ascii")
+            return _blocks(file.read_bytes())
         except (OSError, ValueError) as exc:
             raise ConfigError(
                 f"kubeconfig entry {self.name!r}: {key} {file} cannot be read: {exc}"
@@ -131,6 +133,12 @@ class Kubeconfig:
             user=self.users[user] if user else None,
             source=self.source,
         )
+
+
+def _blocks(data: bytes) -> str:
+    """The PEM blocks of a file, whatever is written between them; all of it where there is none."""
+    text = data.decode("ascii", "ignore")
+    return "\n".join(_PEM.findall(text)) or text
 
 
 def _home(text: str) -> Path:

@@ -80,6 +80,21 @@ def test_client_certificates_come_as_data_or_as_files(
         assert api.credential().expires == dt.datetime(2049, 12, 31, tzinfo=dt.UTC).timestamp()
 
 
+def test_words_between_the_certificates_of_an_authority_do_no_harm(
+    stub, certificates, kubeconfig, open_api, tmp_path
+):
+    texts = [certificates.text("theirs.crt"), certificates.text("ours.crt")]
+    (tmp_path / "ca.crt").write_text("# Főtanúsítvány\n".join(["", *texts]), encoding="utf-8")
+    fields = {"certificate-authority": "ca.crt", "certificate-authority-data": None}
+    assert open_api(kubeconfig(stub, {"token": "a"}, **fields)).get("/x")["authorization"]
+
+
+def test_a_server_behind_a_path_is_asked_there(stub, kubeconfig, open_api):
+    server = f"https://127.0.0.1:{stub.port}/k8s/clusters/c-1/"
+    open_api(kubeconfig(stub, {"token": "a"}, server=server)).get("/version", {"a": "b c"})
+    assert stub.seen[0]["path"] == "/k8s/clusters/c-1/version?a=b%20c"
+
+
 def test_another_user_is_impersonated_where_the_kubeconfig_says_so(stub, kubeconfig, open_api):
     user = {
         "token": "abc", "as": "jane", "as-uid": "7", "as-groups": ["dev", "ops"],

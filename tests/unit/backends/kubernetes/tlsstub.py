@@ -248,7 +248,7 @@ def stub(certificates):
 def kubeconfig(tmp_path, certificates):
     """Writes a kubeconfig of one context; `cluster` and `user` are fields of its entries."""
 
-    def write(server, user, *, name="config", host="127.0.0.1", **cluster):
+    def write(server, user, /, *, name="config", host="127.0.0.1", **cluster):
         scheme = "https" if server.context is not None else "http"
         body = {
             "server": f"{scheme}://{host}:{server.port}",
