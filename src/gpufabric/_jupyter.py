@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import os
 import secrets
 import select
 import threading
@@ -181,7 +182,8 @@ def _begun(running: Command, until: float, ref: JobRef, where: str) -> tuple[int
     words = _first_line(running, until).split()
     if len(words) == 3 and words[0] == b"port":
         return int(words[1]), "lab" if words[2] == b"lab" else ""
-    said = running.stderr.read(_TAIL_BYTES).decode("utf-8", "backslashreplace")
+    os.set_blocking(running.stderr.fileno(), False)
+    said = (running.stderr.read(_TAIL_BYTES) or b"").decode("utf-8", "backslashreplace")
     raise _error(ref, f"{where}: Jupyter did not start: {said.strip()[-500:]}")
 
 

@@ -1,9 +1,15 @@
 """What a person does in a gang that runs on a real cluster: exec, ports, files, ssh, Jupyter."""
 
+import filecmp
 import hashlib
+import json
+import os
+import re
 import socket
+import subprocess
 import threading
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -179,6 +185,124 @@ def test_a_port_where_nothing_listens_is_told(pair):
         assert sock.recv(1) == b""
     assert "9" in str(forward.error)
     assert "refused" in str(forward.error)
+
+
+def test_a_folder_comes_back_as_it_went(pair, tmp_path):
+    tree = tmp_path / "tree"
+    (tree / "deep").mkdir(parents=True)
+    (tree / "deep" / "large").write_bytes(os.urandom(8 << 20))
+    (tree / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (tree / "run.sh").chmod(0o755)
+    (tree / "latest").symlink_to("deep")
+    pair.cp(tree, "*:there")
+    assert [done.text for done in pair.exec("./there/run.sh", node_rank=None)] == ["ran\n"] * 2
+    pair.cp("1:there", tmp_path / "back")
+    assert filecmp.cmp(tree / "deep" / "large", tmp_path / "back" / "deep" / "large", shallow=False)
+    assert (tmp_path / "back" / "latest").readlink() == Path("deep")
+    assert (tmp_path / "back" / "run.sh").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_copy_that_the_node_cannot_take_is_told(pair, tmp_path):
+    (tmp_path / "large").write_bytes(bytes(32 << 20))
+    with pytest.raises(gf.BackendError, match=r"node 0 of .*tar in /proc ended with [12]: .*tar"):
+        pair.cp(tmp_path / "large", "0:/proc/large")
+    with pytest.raises(gf.NotFoundError, match=r"node 1 of .* has no /nothing"):
+        pair.cp("1:/nothing", tmp_path)
+
+
+SSHD = ("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/lib/openssh/sftp-server")
+
+
+@pytest.fixture
+def with_sshd(launch, cluster):
+    """A pair of nodes with this machine's sshd, which the image has not."""
+    if not cluster.own or not all(Path(path).exists() for path in SSHD):
+        pytest.skip("this machine has no openssh-server to give to the nodes, or they are not ours")
+    job = launch(num_nodes=2, envs={"GREETING": "a $b"}, secrets={"TOKEN": "hush"})
+    told = subprocess.run(["ldd", *SSHD], capture_output=True, text=True, check=True).stdout
+    for path in {*SSHD, *re.findall(r" => (/\S+)", told)}:
+        if job.exec(["test", "-e", path]).exit_code:
+            job.exec(["mkdir", "-p", str(Path(path).parent)], node_rank=None)
+            job.cp(path, f"*:{path}")
+    job.exec("echo sshd:x:101:65534::/run/sshd:/bin/false >> /etc/passwd", node_rank=None)
+    return job
+
+
+def test_ssh_scp_and_rsync_reach_the_nodes(with_sshd, tmp_path):
+    key, config = tmp_path / "key", tmp_path / "config"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    config.write_text(with_sshd.ssh_config(public_key=f"{key}.pub"))
+    host = f"{with_sshd.ref.name}-1"
+
+    def run(*words, **fields):
+        return subprocess.run(words, capture_output=True, check=False, timeout=60, **fields)
+
+    asked = 'echo "$GREETING $TOKEN $GPUFABRIC_NODE_RANK $NODE_RANK"; pwd; cat; exit 5'
+    done = run("ssh", "-F", config, host, asked, input=b"in")
+    assert done.stdout == b"a $b hush 1 1\n/gpufabric/work\nin", done.stderr
+    assert done.returncode == 5
+    data = os.urandom(4 << 20)
+    (tmp_path / "data").write_bytes(data)
+    done = run("scp", "-F", config, tmp_path / "data", f"{host}:copied")
+    assert done.returncode == 0, done.stderr
+    done = run("scp", "-F", config, f"{host}:copied", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == data, done.stderr
+    assert run("ssh", "-F", config, "-tt", host, "tty").stdout.startswith(b"/dev/pts/")
+    left = with_sshd.exec("cat /proc/[0-9]*/comm", node_rank=1).text.split()
+    assert "sshd" not in left
+
+
+def test_ssh_needs_a_server_in_the_image(pair):
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIATJTskQ5J+02SPrKVi8NbXl me@here"
+    with pytest.raises(gf.BackendError, match=r"no sshd: ssh needs openssh-server"):
+        pair.ssh_config(public_key=key)
+
+
+def test_jupyter_runs_a_kernel_in_the_node(launch):
+    packages = os.environ.get("GPUFABRIC_TEST_JUPYTER")
+    if not packages:
+        pytest.skip("GPUFABRIC_TEST_JUPYTER names no folder with jupyter_server and ipykernel")
+    there = "/gpufabric/work/packages"  # `lib` in it may have what its compiled modules need
+    job = launch(envs={"PYTHONPATH": there, "LD_LIBRARY_PATH": f"{there}/lib"})
+    job.cp(packages, "0:packages")
+    with job.jupyter(timeout_s=90) as server:
+        token = server.url.partition("token=")[2]
+        head = {"Authorization": f"token {token}", "Content-Type": "application/json"}
+
+        def ask(path, body=None):
+            at = f"http://127.0.0.1:{server.port}/api/{path}"
+            with urllib.request.urlopen(urllib.request.Request(at, body, head)) as answer:
+                return json.load(answer)
+
+        kernel = ask("kernels", b"{}")["id"]
+        assert answer_of(server.port, kernel, token, "import os; print(6 * 7)") == "42\n"
+        words = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline; grep -r . /root/.local 2>/dev/null"
+        assert token.encode() not in job.exec(words).stdout
+    assert b"ipykernel" not in job.exec("cat /proc/[0-9]*/cmdline").stdout
+
+
+def answer_of(port, kernel, token, code):
+    """What a kernel prints, by Jupyter's own websocket."""
+    import websocket  # comes with the kubernetes client
+
+    link = websocket.create_connection(
+        f"ws://127.0.0.1:{port}/api/kernels/{kernel}/channels?token={token}", timeout=60
+    )
+    head = {"msg_id": "1", "msg_type": "execute_request", "session": "s", "username": "",
+            "version": "5.3", "date": ""}  # fmt: skip
+    content = {"code": code, "silent": False, "store_history": False, "user_expressions": {},
+               "allow_stdin": False, "stop_on_error": True}  # fmt: skip
+    body = {"header": head, "parent_header": {}, "metadata": {}, "content": content,
+            "channel": "shell"}  # fmt: skip
+    link.send(json.dumps(body))
+    try:
+        while True:
+            told = json.loads(link.recv())
+            if told["msg_type"] == "stream":
+                return told["content"]["text"]
+            assert told["msg_type"] != "error", told["content"]
+    finally:
+        link.close()
 
 
 def test_without_the_right_the_verb_is_named(pair, namespace, limited_user, cluster):
