@@ -236,10 +236,11 @@ class CloudCatalog:
 
     @functools.cached_property
     def _interconnects(self) -> dict[str, InterconnectRow]:
-        return {row.name: row for row in self.rows("interconnect")}
+        plain = InterconnectRow(name="ethernet", kind="ethernet", scope="one network")
+        return {plain.name: plain, **{row.name: row for row in self.rows("interconnect")}}
 
     def interconnect(self, row: InstanceTypeRow) -> InterconnectRow:
-        """The network between nodes of this type."""
+        """The network between nodes of this type. Plain Ethernet is known everywhere."""
         found = self._interconnects.get(row.interconnect)
         if found is None:
             raise CatalogError(

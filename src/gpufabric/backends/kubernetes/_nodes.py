@@ -98,6 +98,7 @@ SPOT = {
     "kubernetes.azure.com/scalesetpriority": "spot",
     "nebius.com/preemptible": "true",
 }
+_MOST_GPUS = 1024  # of one node, as `Accelerator` has it
 #: Set by the cluster itself on nodes that are not usable for now; not part of what a node is.
 _TRANSIENT_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
@@ -168,7 +169,7 @@ class Node:
 
     def accelerator(self, catalog: Catalog) -> Accelerator | None:
         """What it has; None without, where no label or row tells, and where pods get parts."""
-        if not self.gpus or self.shared:
+        if not 0 < self.gpus <= _MOST_GPUS or self.shared:
             return None
         if self.row is not None:
             return Accelerator(model=self.row.gpu.model, count=self.gpus)

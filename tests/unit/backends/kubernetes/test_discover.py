@@ -2,8 +2,18 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
+from gpufabric._frozen import freeze
 from gpufabric.backends.base import Site
+from gpufabric.backends.kubernetes._nodes import (
+    GPU_RESOURCES,
+    MODEL_LABELS,
+    SPOT,
+    TOPOLOGY_LABELS,
+    TYPE_LABELS,
+)
 from gpufabric.backends.kubernetes._slices import claimed_of, class_driver, counted, devices_of
 from gpufabric.backends.kubernetes._ways import Served
 from gpufabric.backends.kubernetes.discover import pools_of, quantity, usage_of
@@ -324,3 +334,63 @@ def test_a_node_that_takes_no_pods_does_not_count(site_of, dressed, fault):
 def test_a_site_travels_as_text(site_of, dressed):
     site = site_of(dressed("gke-a3-mega"), dressed("bare", "b"))
     assert Site.from_yaml(site.to_yaml()) == site
+
+
+_WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=12)
+_LABELS = st.dictionaries(
+    st.sampled_from(
+        [
+            *TYPE_LABELS, *MODEL_LABELS, *TOPOLOGY_LABELS, *SPOT, "agentpool", "kubernetes.io/arch",
+            "nebius.com/resource-preset", "cloud.google.com/gke-nodepool",
+            "node.coreweave.cloud/state", "oci.oraclecloud.com/rdma.hpc_island_id",
+            "nvidia.com/gpu.replicas", "sagemaker.amazonaws.com/node-health-status",
+        ]
+    ),
+    st.sampled_from(["p5.48xlarge", "ml.p5.48xlarge", "H100", "NVIDIA-H100-80GB-HBM3"]) | _WORDS,
+)  # fmt: skip
+_AMOUNTS = st.dictionaries(
+    st.sampled_from(
+        ["cpu", "memory", "pods", *GPU_RESOURCES, "rdma/ib", "vpc.amazonaws.com/efa",
+         "nvidia.com/mig-1g.10gb"]
+    ),
+    st.sampled_from(["0", "1", "8", "1k", "32", "500m", "2Ti", "1e3"]),
+)  # fmt: skip
+_TAINTS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "key": st.sampled_from(["nvidia.com/gpu", "team", "node.kubernetes.io/not-ready"]),
+            "effect": st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"]),
+        },
+        optional={"value": _WORDS},
+    ),
+    max_size=2,
+)
+_NODES = st.builds(
+    lambda labels, amounts, taints, provider: {
+        "metadata": {"name": "n", "labels": labels or None},
+        "spec": {"providerID": provider, "taints": taints or None},
+        "status": {"allocatable": amounts or None, "conditions": None},
+    },
+    _LABELS,
+    _AMOUNTS,
+    _TAINTS,
+    st.sampled_from([None, "", "aws:///a/i-1", "azure:///x", "gce://p/z/n", "nebius://i"]),
+)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking costs minutes
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(st.lists(_NODES, min_size=1, max_size=3))
+def test_no_node_is_too_strange_to_be_read(catalog, nodes):
+    for number, node in enumerate(nodes):
+        node["metadata"]["name"] = f"n{number}"
+    pools, facts = pools_of(nodes, {}, catalog=catalog, context="c")
+    assert sum(pool.nodes_total + len(facts[pool.name]["unusable"]) for pool in pools) == len(nodes)
+    assert len({pool.name for pool in pools}) == len(pools) == len(facts)
+    site = Site(backend="k", pools=pools, facts=freeze({"pools": facts, "context": "c"}))
+    assert Site.from_yaml(site.to_yaml()) == site
+    assert str(site)
