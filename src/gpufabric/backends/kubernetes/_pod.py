@@ -194,12 +194,12 @@ def _affinity(gang: Gang) -> Json:
     if pods:
         found["podAffinity"] = pods
     if near.together is not None and near.among:
-        rule = {"key": near.together, "operator": "In", "values": list(near.among)}
-        term = {"matchExpressions": [rule]}
+        rule: Json = {"key": near.together, "operator": "In", "values": list(near.among)}
+        wanted: Json = {"matchExpressions": [rule]}
         found["nodeAffinity"] = (
-            {_REQUIRED: {"nodeSelectorTerms": [term]}}
+            {_REQUIRED: {"nodeSelectorTerms": [wanted]}}
             if near.firm
-            else {_PREFERRED: [{"weight": 100, "preference": term}]}
+            else {_PREFERRED: [{"weight": 100, "preference": wanted}]}
         )
     return found
 
