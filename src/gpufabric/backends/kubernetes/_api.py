@@ -157,7 +157,7 @@ class Api:
             method, path, query=query, body=body, content_type=content_type, headers=headers,
             timeout=(CONNECT_S, timeout_s or self._timeout_s),
         )  # fmt: skip
-        data = self._received(f"{method} {path}", response)
+        data = self._received(f"{method} {path}", response, conditional=_conditional(body))
         try:
             return cast("Json", json.loads(data)) if data else {}
         except ValueError:
@@ -170,7 +170,7 @@ class Api:
         response = self._send("GET", path, query=query, timeout=(CONNECT_S, self._timeout_s))
         return self._received(f"GET {path}", response)
 
-    def _received(self, operation: str, response: Any) -> bytes:
+    def _received(self, operation: str, response: Any, *, conditional: bool = True) -> bytes:
         try:
             data = cast("bytes", response.read())
         except Exception as exc:  # noqa: BLE001  # urllib3's and the socket's errors
@@ -178,7 +178,9 @@ class Api:
         finally:
             response.release_conn()
         if response.status >= 300 or _is_page(response):
-            self._refused(operation, response.status, data, response.headers)
+            self._refused(
+                operation, response.status, data, response.headers, conditional=conditional
+            )
         return data
 
     def lines(
@@ -332,7 +334,13 @@ class Api:
         )  # fmt: skip
 
     def _refused(
-        self, operation: str, code: int, data: bytes, headers: Mapping[str, str]
+        self,
+        operation: str,
+        code: int,
+        data: bytes,
+        headers: Mapping[str, str],
+        *,
+        conditional: bool = True,
     ) -> NoReturn:
         if code < 400 or "html" in str(headers.get("Content-Type") or "").lower():
             raise self._stranger(operation, code, data, headers)
@@ -345,6 +353,7 @@ class Api:
         raise error_of(
             code, reason, message, backend=self.backend, operation=operation,
             retry_after=headers.get("Retry-After"), again=self._opened().login.again,
+            conditional=conditional,
         )  # fmt: skip
 
     def _stranger(
@@ -393,6 +402,14 @@ class _Open:
 
 def _is_page(response: Any) -> bool:
     return "html" in str(response.headers.get("Content-Type") or "").lower()
+
+
+def _conditional(body: object) -> bool:
+    """Whether a request is to be done only while something is as its sender last saw it."""
+    if not isinstance(body, dict):
+        return True  # a JSON patch tests what it changes
+    sent = cast("Json", body)
+    return "preconditions" in sent or "resourceVersion" in (sent.get("metadata") or {})
 
 
 def _taken(response: Any) -> "tuple[socket.socket, bytes]":

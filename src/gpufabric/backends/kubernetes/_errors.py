@@ -49,8 +49,13 @@ def error_of(  # noqa: PLR0911, PLR0913  # one return a kind of answer
     operation: str,
     retry_after: str | None = None,
     again: str = "log in again",
+    conditional: bool = True,
 ) -> BackendError:
-    """The error that an API server's answer means, with the server's own words."""
+    """The error that an API server's answer means, with the server's own words.
+
+    A request that is not `conditional` meets a conflict of reason `Conflict` only where the server
+    itself lost a race, as over a quota that two requests count: it may be made again.
+    """
     if code == 401:
         return CredentialsError(
             f"the API server does not accept the credentials ({message}): {again}",
@@ -71,6 +76,8 @@ def error_of(  # noqa: PLR0911, PLR0913  # one return a kind of answer
         )  # fmt: skip
     if code == 404:
         return NotFoundError(message, backend=backend, operation=operation)
+    if code == 409 and reason == "Conflict" and not conditional:
+        return TransientError(f"{code} {message}", backend=backend, operation=operation)
     if code == 409:
         return ConflictError(f"{message} ({reason})", backend=backend, operation=operation)
     if code == 410 or reason in {"Expired", "Gone"}:

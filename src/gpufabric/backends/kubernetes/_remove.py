@@ -13,7 +13,13 @@ from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._carry import CODE_LABEL
 from gpufabric.backends.kubernetes._objects import JOBSET_VERSION, find, path_of, selector
 from gpufabric.backends.kubernetes._patience import Patience
-from gpufabric.errors import BackendError, ConflictError, CredentialsError, NotFoundError
+from gpufabric.errors import (
+    BackendError,
+    ConflictError,
+    CredentialsError,
+    NotFoundError,
+    TransientError,
+)
 
 __all__ = ["leftovers", "remove"]
 
@@ -49,11 +55,20 @@ def remove(  # noqa: PLR0913  # one job, by keyword
         meta: Json = found.owner["metadata"] if found is not None else {}
         if uid is not None and meta.get("uid") not in {uid, None}:
             return
+        trouble: TransientError | None = None
         if found is not None and not meta.get("deletionTimestamp"):
-            _delete(api, again, _Left(path=found.path, uid=str(meta["uid"])), "Foreground")
+            try:
+                _delete(api, again, _Left(path=found.path, uid=str(meta["uid"])), "Foreground")
+            except TransientError as exc:  # it may have been done nevertheless
+                trouble = exc
+                found = again(lambda: find(api, namespace, name, jobsets=jobsets))
+                meta = found.owner["metadata"] if found is not None else {}
         left = again(lambda: list(_left(api, namespace, name, jobsets=jobsets, domains=domains)))
         if not left:
             return
+        if trouble is not None and not meta.get("deletionTimestamp"):
+            trouble.leftovers = tuple(one.path for one in left)
+            raise trouble
         if found is None:  # what a killed teardown left, or what the collector has not yet seen
             for one in left:
                 _delete(api, again, one, "Background")

@@ -30,7 +30,7 @@ __all__ = [
 #: The runtime's words are the message; of other ends it is the end of the log.
 _RUNTIMES = {"StartError", "ContainerCannotRun", "ContainerStatusUnknown"}
 _OVERDUE_S = 10.0
-_STARTED = (JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED)
+_STARTED = (JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 def seconds(text: object) -> float | None:
@@ -83,7 +83,7 @@ def has_log(pod: Json) -> bool:
     """Whether the job's container has begun, so that there may be lines of it."""
     state = node_state(pod)
     return state.started_at is not None and state.state in {
-        JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED, JobState.LOST
+        JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST
     }  # fmt: skip
 
 
@@ -113,7 +113,10 @@ def node_state(pod: Json) -> NodeStatus:
     if ended is not None or phase in {"Succeeded", "Failed"}:
         code = ended.get("exitCode") if ended else None
         state = JobState.SUCCEEDED if phase == "Succeeded" or code == 0 else JobState.FAILED
-        reason = "" if state is JobState.SUCCEEDED else _why_failed(pod, ended)
+        if state is JobState.FAILED and _with_the_gang(pod, ended):
+            state, reason = JobState.CANCELLED, "stopped with the gang"
+        elif state is JobState.FAILED:
+            reason = _why_failed(pod, ended)
     elif "running" in (_container(pod).get("state") or {}):
         state, reason = JobState.RUNNING, disruption_of(pod)
     elif pod["spec"].get("nodeName"):
@@ -132,6 +135,20 @@ def node_state(pod: Json) -> NodeStatus:
         started_at=seconds((ended or running).get("startedAt")),
         ended_at=seconds(ended.get("finishedAt")) if ended else None,
     )
+
+
+def _with_the_gang(pod: Json, ended: Json | None) -> bool:
+    """Whether a pod was told to stop before it ended: it is not the one that failed first.
+
+    The controller deletes the others when one has failed; that one itself it lets be.
+    """
+    meta = pod["metadata"]
+    limit = seconds(meta.get("deletionTimestamp"))
+    finished = seconds((ended or {}).get("finishedAt"))
+    if limit is None or disruption_of(pod):
+        return False
+    asked = limit - float(meta.get("deletionGracePeriodSeconds") or 0)
+    return finished is None or finished >= asked
 
 
 def _why_failed(pod: Json, ended: Json | None) -> str:

@@ -13,12 +13,7 @@ from gpufabric.backends.kubernetes._api import Api, Json, error_of
 from gpufabric.backends.kubernetes._gangwatch import GangWatch
 from gpufabric.backends.kubernetes._objects import Found, workloads
 from gpufabric.backends.kubernetes._patience import Patience
-from gpufabric.backends.kubernetes._status import (
-    attempt_of,
-    disruption_of,
-    node_state,
-    terminated_of,
-)
+from gpufabric.backends.kubernetes._status import attempt_of, disruption_of, node_state
 from gpufabric.backends.kubernetes._streams import Loop
 from gpufabric.errors import (
     BackendError,
@@ -114,7 +109,7 @@ def _stopped(found: Found, pods: Sequence[Json]) -> Why | None:
     if found.cancelled or failed is None or failed.get("reason") == "DeadlineExceeded":
         return None
     disrupted = [told for pod in pods if (told := disruption_of(pod))]
-    if not disrupted and any(terminated_of(pod) is not None for pod in pods):
+    if not disrupted and any(node_state(pod).state is JobState.FAILED for pod in pods):
         return None
     said = str(failed.get("message") or failed.get("reason"))
     words = disrupted or [f"{said}: pods were removed, or failed before they ran"]
