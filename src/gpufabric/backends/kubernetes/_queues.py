@@ -182,6 +182,9 @@ def queue_faults(
     warnings: list[str] = []
     if record["stopped"]:
         warnings.append(f"{name} is on hold ({record['stopped']}): the job waits until it is not")
+    if record.get("provisioning"):
+        checks = ", ".join(record["provisioning"])
+        warnings.append(f"{name} makes nodes when it admits a job (admission check {checks})")
     if record["flavors"] is None:
         return (), (*warnings, f"{name} may not be read: whether its quota suffices is not known")
     labels = _labels_of(site, pool)

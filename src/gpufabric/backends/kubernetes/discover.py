@@ -15,12 +15,8 @@ from gpufabric._frozen import FrozenDict, freeze
 from gpufabric._yaml import load_value
 from gpufabric.backends.base import Pool, Site
 from gpufabric.backends.kubernetes._api import Api, Json
-from gpufabric.backends.kubernetes._autoscalers import (
-    KARPENTER,
-    NODEPOOL,
-    groups_at_zero,
-    karpenter_pools,
-)
+from gpufabric.backends.kubernetes._autoscalers import groups_at_zero, provisioned_unseen
+from gpufabric.backends.kubernetes._karpenter import KARPENTER, NODEPOOL, karpenter_pools
 from gpufabric.backends.kubernetes._node_pools import note_tiers, pools_of
 from gpufabric.backends.kubernetes._nodes import GPU_RESOURCES
 from gpufabric.backends.kubernetes._queues import read_queues
@@ -71,6 +67,9 @@ def read_site(  # what is asked, and as whom
     note_tiers(pools, by_pool, catalog)
     facts |= {"custom_resources": list(served.custom_resources), "pools": by_pool}
     see.unseen += _told_of(by_pool)
+    if pools:
+        labels = [{**by_pool[one.name].get("labels", {}), **one.labels} for one in pools]
+        see.unseen += provisioned_unseen(facts["queue_quota"], labels)
     if not pools and see.unseen:
         place = Place(backend="kubernetes", region=context)
         pools = (Pool(name="any", place=place, platform="onprem-k8s"),)

@@ -8,7 +8,8 @@ import pytest
 
 from gpufabric._frozen import evolve, freeze
 from gpufabric.backends.base import Site
-from gpufabric.backends.kubernetes._autoscalers import groups_at_zero, karpenter_pools
+from gpufabric.backends.kubernetes._autoscalers import groups_at_zero, provisioned_unseen
+from gpufabric.backends.kubernetes._karpenter import karpenter_pools
 from gpufabric.backends.kubernetes._node_pools import note_tiers
 from gpufabric.backends.kubernetes._queues import queue_record
 from gpufabric.backends.kubernetes._quotas import limit_records, quota_record
@@ -354,6 +355,22 @@ def test_a_queue_that_provisions_is_known_by_its_check():
     made = queue_record(local, {}, {}, {}, check("kueue.x-k8s.io/provisioning-request"))
     assert made["provisioning"] == ["c"]
     assert queue_record(local, {}, {}, {}, check("other"))["provisioning"] == []
+
+
+def test_flavors_that_are_made_on_request_are_told_where_none_exists(p5, ask):
+    check = {"c": {"spec": {"controllerName": "kueue.x-k8s.io/provisioning-request"}}}
+    local = {"metadata": {"name": "team"}, "spec": {"clusterQueue": "cq"}}
+    flavors = [{"name": "dws", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": "64"}]}]
+    whole = {"spec": {"resourceGroups": [{"flavors": flavors}]}}
+    bodies = {"dws": {"spec": {"nodeLabels": {"cloud.google.com/gke-nodepool": "dws"}}}}
+    record = queue_record(local, whole, bodies, {}, check)
+    (told,) = provisioned_unseen({"team": record}, [{"a": "b"}])
+    assert "flavor dws (cloud.google.com/gke-nodepool=dws)" in told
+    there = {"cloud.google.com/gke-nodepool": "dws", "a": "b"}
+    assert not list(provisioned_unseen({"team": record}, [there]))
+    plain = queue_record(local, whole, {"dws": {"spec": {}}}, {}, check)
+    state, words = ask(task_of(), p5(queues=["team"], queue_quota={"team": plain}))
+    assert (state, "makes nodes when it admits a job" in words) == ("offered", True), words
 
 
 # ---- pools at zero
