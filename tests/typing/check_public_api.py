@@ -25,8 +25,16 @@ assert_type(job, gf.JobHandle)
 assert_type(job.wait(timeout=3).state, gf.JobState)
 for line in job.logs(follow=True):
     assert_type(line, gf.LogLine)
+assert_type(job.exec("nvidia-smi"), gf.ExecResult)
+assert_type(job.exec(["nvidia-smi"], node_rank=None), tuple[gf.ExecResult, ...])
+with job.port_forward(8888, node_rank=1) as forward:
+    assert_type(forward.port, int)
+with job.jupyter() as server:
+    assert_type(server.url, str)
+assert_type(job.ssh_config(), str)
 assert_type(fabric.jobs(), tuple[gf.JobRef, ...])
 
+job.exec(7)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 fabric.launch("not a task")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 gf.Task()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 gf.Task("sh")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -39,3 +47,7 @@ async def main() -> None:
         assert_type(job.ref, gf.JobRef)
         async for line in job.logs():
             assert_type(line, gf.LogLine)
+        assert_type(await job.exec("true"), gf.ExecResult)
+        assert_type(await job.exec("true", node_rank=None), tuple[gf.ExecResult, ...])
+        async with job.port_forward(80) as at:
+            assert_type(at, gf.PortForward)
