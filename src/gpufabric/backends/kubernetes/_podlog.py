@@ -9,6 +9,7 @@ import re
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import cast
 
@@ -106,24 +107,12 @@ class PodLog:
 
     def _many(self, text: bytes) -> list[LogLine]:
         """Whole lines, at little cost for each."""
-        parts = _LINE.split(text)
-        heads, fractions, zones, datas = parts[1::5], parts[2::5], parts[3::5], parts[4::5]
-        if any(parts[::5]) or self._skip is not None:  # words that are no line of the container
+        if self._skip is not None:
             return self._singly(text)
-        if not heads:
-            return []
-        table = self._table(heads, zones)
-        if table is None:
+        made = self._of_one_second(text) or self._of_several(text)
+        if made is None:
             return self._singly(text)
-        if len(table) == 1:
-            (base,) = table.values()
-            times = [base + int(fraction) for fraction in fractions]
-        else:
-            times = [
-                table[head, zone] + int(fraction)
-                for head, fraction, zone in zip(heads, fractions, zones, strict=True)
-            ]
-        known = 0
+        times, datas = made
         if self._resumed:
             known = min(len(times), len(self._given) - self._at)
             if array("q", times[:known]) != self._given[self._at : self._at + known]:
@@ -132,20 +121,37 @@ class PodLog:
             if known == len(times):
                 return []
             self._resumed = False
-            times = times[known:]
-        self._note(times)
-        return _made(self.rank, self.attempt, datas[known:], [when / _NS for when in times])
+            times, datas = times[known:], datas[known:]
+        if times:
+            self._note(times)
+        return _made(self.rank, self.attempt, datas, map(int.__truediv__, times, repeat(_NS)))
 
-    def _table(
-        self, heads: list[bytes], zones: list[bytes]
-    ) -> dict[tuple[bytes, bytes], int] | None:
-        """The nanoseconds of each head; None where one is no time."""
-        count = len(heads)
-        pairs = {(heads[0], zones[0])}
-        if heads.count(heads[0]) != count or zones.count(zones[0]) != count:
-            pairs = set(zip(heads, zones, strict=True))
-        table = {pair: self._base(*pair) for pair in pairs}
-        return None if None in table.values() else cast("dict[tuple[bytes, bytes], int]", table)
+    def _of_one_second(self, text: bytes) -> tuple[list[int], list[bytes]] | None:
+        """Times and contents, where all lines begin as the first does."""
+        head, zone = text[:20], text[29:30]
+        base = self._base(head, zone) if zone == b"Z" else None
+        if base is None:
+            return None
+        parts = _line_of(head).split(text)
+        if any(parts[::3]):
+            return None
+        return list(map(base.__add__, map(int, parts[1::3]))), parts[2::3]
+
+    def _of_several(self, text: bytes) -> tuple[list[int], list[bytes]] | None:
+        """Times and contents of lines that all have a time; None where one has not."""
+        parts = _LINE.split(text)
+        heads, fractions, zones, datas = parts[1::5], parts[2::5], parts[3::5], parts[4::5]
+        if any(parts[::5]):  # words that are not a line of the container
+            return None
+        table = {pair: self._base(*pair) for pair in set(zip(heads, zones, strict=True))}
+        if None in table.values():
+            return None
+        known = cast("dict[tuple[bytes, bytes], int]", table)
+        times = [
+            known[head, zone] + int(fraction)
+            for head, fraction, zone in zip(heads, fractions, zones, strict=True)
+        ]
+        return times, datas
 
     def _singly(self, text: bytes) -> list[LogLine]:
         """Line by line: odd ones are looked at, and what was given is counted off by its times."""
@@ -217,6 +223,12 @@ class PodLog:
 
     def _event(self, words: str, time: float | None) -> LogLine:
         return said(words, rank=self.rank, attempt=self.attempt, time=time)
+
+
+@lru_cache(maxsize=16)
+def _line_of(head: bytes) -> re.Pattern[bytes]:
+    """Lines of one second: it is one for all nodes at a time."""
+    return re.compile(re.escape(head) + rb"(\d{9})Z (.*)\n")
 
 
 def _whole(text: bytes, zone: bytes) -> int | None:

@@ -148,10 +148,12 @@ class Answer:
             lengths = {size: int(size, 16) for size in set(sizes)}
         except ValueError:
             return 0
-        if 0 in lengths.values() or [lengths[one] for one in sizes] != list(map(len, contents)):
+        wanted = list(map(lengths.__getitem__, sizes))
+        if 0 in lengths.values() or wanted != list(map(len, contents)):
             return 0
         found += contents
-        return sum(map(len, sizes)) + sum(map(len, contents)) + 4 * pairs
+        rest = parts[2 * pairs :]
+        return len(data) - sum(map(len, rest)) - 2 * (len(rest) - 1)
 
     def _begun(self, data: bytes, found: list[bytes]) -> int:
         """Takes what `data` has of the chunk that began before; gives where the next begins."""
@@ -292,6 +294,7 @@ class Loop:
         self._done: deque[Callable[[], None]] = deque()
         self._helpers: list[threading.Thread] = []
         self._busy = 0
+        self._asked_at = 0.0
         self._lock = threading.Lock()
         self.stopped = False
 
@@ -397,7 +400,10 @@ class Loop:
 
         Raises `WaitingEnded` where nobody wants it any more.
         """
-        pause(0)
+        now = time.monotonic()
+        if now - self._asked_at > _SLICE_S:
+            self._asked_at = now
+            pause(0)
         wait = min(timeout_s, _SLICE_S)
         if self._timers:
             wait = min(wait, self._timers[0][0] - time.monotonic())
