@@ -138,7 +138,7 @@ class Kubeconfig:
 def _blocks(data: bytes) -> str:
     """The PEM blocks of a file, whatever is written between them; all of it where there is none."""
     text = data.decode("ascii", "ignore")
-    return "\n".join(_PEM.findall(text)) or text
+    return "".join(f"{block}\n" for block in _PEM.findall(text)) or text
 
 
 def _home(text: str) -> Path:

@@ -4,17 +4,22 @@
 import json
 import os
 import threading
+from pathlib import Path
 
 import pytest
+import yaml
 from tlsstub import (
     BETA,
     V1,
     Stub,
+    config_of,
     encoded,
     in_an_hour,
     printed,
+    write_plugin,
 )
 
+from gpufabric.backends.kubernetes._api import Api
 from gpufabric.errors import ConfigError, CredentialsError
 
 # ---- exec plug-ins
@@ -298,3 +303,23 @@ def test_a_plugin_that_is_not_written_rightly_is_told(
         user["exec"]["apiVersion"] = fields["apiVersion"]
     with pytest.raises(ConfigError, match=words):
         open_api(kubeconfig(stub, user)).get("/x")
+
+
+def test_the_page_shows_what_is_really_told(stub, certificates, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[4] / "docs/how-to/kubernetes.md").read_text()
+    blocks = page.split("```")
+    shown = next(one for one in blocks if one.startswith("text\nkubernetes:prod login"))
+    write_plugin(
+        tmp_path / "aws",
+        "echo 'Error loading SSO Token: Token for main does not exist' >&2; exit 255",
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    words = ["--region", "eu-1", "eks", "get-token", "--cluster-name", "prod"]
+    user = {"exec": {"apiVersion": V1, "command": "aws", "args": words}}
+    body = config_of({"server": f"https://127.0.0.1:{stub.port}"}, user)
+    body["users"][0]["name"] = body["contexts"][0]["context"]["user"] = "prod"
+    (tmp_path / "config").write_text(yaml.safe_dump(body))
+    api = Api(backend="kubernetes:prod", kubeconfig=str(tmp_path / "config"))
+    with pytest.raises(CredentialsError) as caught:
+        api.credential()
+    assert " ".join(shown.removeprefix("text\n").split()) == str(caught.value)
