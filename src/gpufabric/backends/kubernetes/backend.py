@@ -55,6 +55,7 @@ __all__ = ["Kubernetes"]
 
 _NAME = "kubernetes"
 _TAIL = 20
+_GONE = "a pod of it was deleted or evicted, and is gone with its log"
 
 
 class Kubernetes:
@@ -262,7 +263,7 @@ class Kubernetes:
         pods = again(lambda: pods_of(self._api, namespace, ref.name))
         status = job_status(ref, found, pods, now=time.time())
         if status.state is JobState.FAILED and first_failed(status.nodes) is None:
-            words = why_stopped(self._api, namespace, found)  # its pod is gone
+            words = why_stopped(self._api, namespace, found) or _GONE  # its pod is not there
             return evolve(status, reason="; ".join(filter(None, (words, status.reason))))
         if status.state is JobState.FAILED:
             return evolve(status, tail=self._tail(namespace, status, pods))
