@@ -50,6 +50,11 @@ _PROVIDERS = {
         ),
         domain="karpenter.k8s.aws/",
     ),
+    # EKS Auto Mode: that it attaches EFA devices is not documented, so none are promised.
+    # https://docs.aws.amazon.com/eks/latest/userguide/create-node-pool.html
+    "eks.amazonaws.com": _Provider(
+        platform="eks", resources=frozenset({"nvidia.com/gpu"}), domain="eks.amazonaws.com/"
+    ),
     "karpenter.azure.com": _Provider(
         platform="aks", resources=frozenset({"nvidia.com/gpu"}), domain="karpenter.azure.com/"
     ),
@@ -174,22 +179,34 @@ def _arch(row: InstanceTypeRow) -> str:
     return {"x86_64": "amd64"}.get(row.arch, row.arch)
 
 
+_AWS: Mapping[str, Callable[[InstanceTypeRow], str | None]] = {
+    "family": lambda row: row.name.partition(".")[0],
+    "size": lambda row: row.name.partition(".")[2],
+    "category": _aws("category"),
+    "generation": _aws("generation"),
+    "gpu-count": _gpu_count,
+    "gpu-manufacturer": lambda row: row.gpu.vendor,
+}
 #: Requirement -> what it asks of a type. Others are judged where the pool is made, or are strange.
 _READ: Mapping[str, Callable[[InstanceTypeRow], str | None] | None] = {
     _TYPE: lambda row: row.name,
     "karpenter.azure.com/sku-name": lambda row: row.name,
     "kubernetes.io/arch": _arch,
     "kubernetes.io/os": lambda _: "linux",
-    "karpenter.k8s.aws/instance-family": lambda row: row.name.partition(".")[0],
-    "karpenter.k8s.aws/instance-size": lambda row: row.name.partition(".")[2],
-    "karpenter.k8s.aws/instance-category": _aws("category"),
-    "karpenter.k8s.aws/instance-generation": _aws("generation"),
-    "karpenter.k8s.aws/instance-gpu-count": _gpu_count,
-    "karpenter.k8s.aws/instance-gpu-manufacturer": lambda row: row.gpu.vendor,
+    **{
+        f"{domain}/instance-{name}": read
+        for domain in ("karpenter.k8s.aws", "eks.amazonaws.com")
+        for name, read in _AWS.items()
+    },
     ZONE: None,
     _CAPACITY: None,
 }
-_BOUNDS = (_TYPE, "karpenter.azure.com/sku-name", "karpenter.k8s.aws/instance-family")
+_BOUNDS = (
+    _TYPE,
+    "karpenter.azure.com/sku-name",
+    "karpenter.k8s.aws/instance-family",
+    "eks.amazonaws.com/instance-family",
+)
 
 
 def _fits(row: InstanceTypeRow, requirement: Json) -> bool:
@@ -334,10 +351,12 @@ def _way(
         unknown = sorted(set(way.requests) - provider.resources)
         absent = sorted(set(way.detect.custom_resources) - set(served.custom_resources))
         if way.claims:
-            reasons.append(f"{way.name}: Karpenter makes no node for a pod with claims")
+            reasons.append(f"{way.name}: Karpenter is not known to make nodes for pods with claims")
         elif unknown:
             told = ", ".join(unknown)
-            reasons.append(f"{way.name}: Karpenter makes no node for a pod that asks for {told}")
+            reasons.append(
+                f"{way.name}: Karpenter is not known to make nodes for pods that ask for {told}"
+            )
         elif absent:
             reasons.append(f"{way.name}: the cluster lacks {', '.join(absent)}")
         else:

@@ -544,7 +544,19 @@ def test_a_provider_that_does_not_know_the_nics_promises_none(at_zero, ask):
     assert site.pools[0].labels[_TYPE] == "standard_nd96isr_h100_v5"
     state, words = ask(task_of(), site)
     assert (state, "none of its" in words) == ("refused", True), words
-    assert "makes no node for a pod that asks for rdma/ib" in ask(task_of(tier="standard"), site)[1]
+    assert "nodes for pods that ask for rdma/ib" in ask(task_of(tier="standard"), site)[1]
+
+
+def test_eks_auto_mode_gives_gpus_and_promises_no_fabric(at_zero, ask):
+    family = ("eks.amazonaws.com/instance-family", "In", "p5")
+    count = ("eks.amazonaws.com/instance-gpu-count", "Gt", "4")
+    site = at_zero(_nodepool(family, count, P5[1], group="eks.amazonaws.com"))
+    assert [pool.instance_type for pool in site.pools] == ["p5.48xlarge"]
+    assert ask(task_of(), site)[0] == "refused"
+    assert "that ask for vpc.amazonaws.com/efa" in ask(task_of(tier="standard"), site)[1]
+    general = ("eks.amazonaws.com/instance-category", "In", "c", "m", "r")
+    plain = at_zero(_nodepool(general, group="eks.amazonaws.com"))
+    assert (plain.pools, plain.unseen) == ((), ())
 
 
 def test_free_nodes_that_exist_count_beside_those_that_would_be_made(at_zero, site_of, dressed):
