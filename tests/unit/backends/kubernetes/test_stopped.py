@@ -5,6 +5,7 @@ import pytest
 from gpufabric.backends.kubernetes._objects import Found
 from gpufabric.backends.kubernetes._status import node_state
 from gpufabric.backends.kubernetes._wait import _stopped
+from gpufabric.job import JobState
 
 PREEMPTED = {
     "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
@@ -21,7 +22,7 @@ def found(reason="BackoffLimitExceeded", annotations=None):
 
 def pod(*, code=None, conditions=()):
     state = {"terminated": {"exitCode": code}} if code is not None else {"waiting": {}}
-    status = {"phase": "Failed", "conditions": list(conditions),
+    status = {"phase": "Pending" if code is None else "Failed", "conditions": list(conditions),
               "containerStatuses": [{"name": "job", "state": state}]}  # fmt: skip
     return {"metadata": {"name": "n", "labels": {}}, "spec": {"nodeName": "a"}, "status": status}
 
@@ -29,7 +30,7 @@ def pod(*, code=None, conditions=()):
 @pytest.mark.parametrize(
     "case",
     [
-        (found(), [pod(code=3), pod()]),
+        (found(), [pod(code=3)]),
         (found(reason="DeadlineExceeded"), [pod()]),
         (found(annotations={"gpufabric.io/cancelled": "now"}), [pod()]),
     ],
@@ -56,3 +57,19 @@ def test_a_preempted_node_says_so_before_its_exit_code():
     reason = node_state(pod(code=143, conditions=[PREEMPTED])).reason
     assert reason.startswith("PreemptionByScheduler: default-scheduler: preempting")
     assert reason.endswith("exit code 143")
+
+
+def test_a_node_that_was_told_to_stop_is_not_the_one_that_failed():
+    one = pod(code=143)
+    one["metadata"] |= {
+        "deletionTimestamp": "2026-11-30T10:00:31Z",
+        "deletionGracePeriodSeconds": 30,
+    }
+    one["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = (
+        "2026-11-30T10:00:02Z"
+    )
+    assert node_state(one).state is JobState.CANCELLED
+    one["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = (
+        "2026-11-30T10:00:00Z"  # a second before it was told
+    )
+    assert node_state(one).state is JobState.FAILED
