@@ -11,8 +11,9 @@ import pytest
 import yaml
 from tlsstub import Stub, config_of, encoded, jwt, printed
 
+from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._api import Api
-from gpufabric.errors import ConfigError, CredentialsError
+from gpufabric.errors import ConfigError, CredentialsError, MissingExtraError
 
 # ---- each kind of credential
 
@@ -227,6 +228,7 @@ def test_a_login_changes_nothing_of_the_process_or_its_folders(stub, kubeconfig,
     program = """
 import os, sys, logging
 before = dict(os.environ)
+from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._api import Api
 api = Api(backend="kubernetes", kubeconfig=sys.argv[1])
 assert api.get("/x")["authorization"] == "Bearer abc"
@@ -240,3 +242,15 @@ assert "kubernetes" not in sys.modules
         cwd=home, check=True, env={**os.environ, "HOME": str(home), "TMPDIR": str(home)},
     )  # fmt: skip
     assert list(home.iterdir()) == []
+
+
+def test_without_the_extra_its_name_is_told_by_every_call_that_asks_a_server(
+    stub, kubeconfig, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "urllib3", None)
+    backend = Kubernetes(kubeconfig=str(kubeconfig(stub, {"token": "a"})))
+    with pytest.raises(MissingExtraError, match=r"pip install 'gpufabric\[kubernetes\]'"):
+        backend.discover()
+    report = backend.check()
+    assert not report.ok
+    assert "gpufabric[kubernetes]" in str(report)
