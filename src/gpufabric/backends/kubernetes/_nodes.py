@@ -161,6 +161,7 @@ class Node:
             self.platform, self.type, self.gpu_resource, self.gpus, tuple(self.nics.items()),
             self.zone, self.fabric, self.taints, self.spot, self.labels.get("kubernetes.io/arch"),
             self.model() if self.row is None else None, self.shared,
+            *(self.labels.get(name) for name in TYPE_LABELS[:2]),  # pods select by their spelling
         )  # fmt: skip
 
     def model(self) -> str | None:

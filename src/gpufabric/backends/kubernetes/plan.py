@@ -119,7 +119,8 @@ def _gang(  # noqa: PLR0913, PLR0917  # one caller
         secrets=tuple(task.secrets),
         code=tuple(code_keys(task)),
         resources=_amounts(offer, network),
-        selector={**pool.labels, **(network.way.node_selector if network.way else {})},
+        # the nodes' own values win: the scheduler compares them letter by letter
+        selector={**(network.way.node_selector if network.way else {}), **pool.labels},
         way=network.way,
         volumes=task.volumes,
         ports=task.ports,

@@ -147,6 +147,17 @@ def test_a_site_that_was_kept_as_text_gives_the_same_plan(
     assert plans[0] == plans[1]
 
 
+def test_pods_select_a_type_as_their_nodes_spell_it(site_of, dressed, offers, catalog):
+    nodes = [dressed("aks-nd-h100", name) for name in ("a", "b", "c")]
+    for node in nodes[:2]:
+        node["metadata"]["labels"][_TYPE] = "standard_nd96isr_h100_v5"
+    site = site_of(*nodes)
+    assert [pool.nodes_total for pool in site.pools] == [2, 1]
+    offer = offers(task_of(), site).best
+    plan = make_plan(task_of(), offer, site, catalog, run="", image=None, patch={}, grace_s=10)
+    assert f"{_TYPE}: standard_nd96isr_h100_v5" in plan.to_yaml()
+
+
 def test_an_offer_says_when_its_site_was_read(site_of, dressed, offers):
     when = dt.datetime(2026, 11, 30, 10, 0, tzinfo=dt.UTC)
     site = evolve(site_of(dressed("eks-p5")), as_of=when)
