@@ -55,9 +55,13 @@ def dress_racks(own_cluster, *racks):
 @pytest.fixture
 def rack_backend(make, tmp_path):
     """Makes backends that take the dressed nodes of this machine for trays of a rack."""
-    (tmp_path / "rows.toml").write_text(ROW)
-    rows = Catalog.shipped().with_overlays(tmp_path / "rows.toml")
-    return lambda **fields: make(catalog=rows, **fields)
+
+    def backend(*, domain=True, **fields):
+        row = ROW if domain else ROW.replace("compute_domain = true", "compute_domain = false")
+        (tmp_path / "rows.toml").write_text(row)
+        return make(catalog=Catalog.shipped().with_overlays(tmp_path / "rows.toml"), **fields)
+
+    return backend
 
 
 def listed(backend, path):
@@ -79,8 +83,8 @@ def lines_of(backend, ref):
 
 
 def until_gone(list_them):
-    """The collector removes what a job owned: soon, and by itself."""
-    wait_until("the job's objects are collected", lambda: not list_them(), timeout_s=30)
+    """The collector removes what a job owned, by itself; a kind just defined it learns of in 30 s."""
+    wait_until("the job's objects are collected", lambda: not list_them(), timeout_s=70)
 
 
 def crd(group, kind, version):
@@ -309,6 +313,21 @@ def test_a_gang_goes_where_its_rack_has_room_and_its_domain_is_collected(
     assert claims == {domain["spec"]["channel"]["resourceClaimTemplate"]["name"]}
     assert errors
     until_gone(lambda: listed(backend, path) + pods_of(backend))
+
+
+def test_the_first_pod_of_a_gang_that_must_be_together_waits_for_no_other(
+    rack_backend, own_cluster
+):
+    dress_racks(own_cluster, "r1", "r1")
+    backend = rack_backend(domain=False)
+    plan = plan_of(backend, "echo up", resources=RACK)
+    assert "together" in [item.name for item in plan.network if item.kind == "gang"]
+    ref = backend.apply(plan)
+    affinity = pods_of(backend)[0]["spec"]["affinity"]
+    rule = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["nodeSelectorTerms"][0]["matchExpressions"][0]["values"] == ["r1.0"]
+    assert lines_of(backend, ref) == {0: ["up"], 1: ["up"]}
+    backend.teardown(ref)
 
 
 def test_racks_of_which_none_has_room_are_no_offer(rack_backend, own_cluster, defined):
