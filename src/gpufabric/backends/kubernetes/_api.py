@@ -274,9 +274,10 @@ class Api:
         accepted = response.headers.get("Sec-WebSocket-Accept") == base64.b64encode(proof).decode()
         if not accepted or chosen not in protocols:
             response.close()
+            told = f"speaks {chosen!r}" if accepted else "proves nothing"
             raise UpgradeRefusedError(
-                f"a websocket was opened with protocol {chosen!r}, not {', '.join(protocols)};"
-                " is this the API server's address?",
+                f"a websocket was opened that {told}"
+                f" instead of one of {', '.join(protocols)}; is this the API server's address?",
                 backend=self.backend, operation=operation,
             )  # fmt: skip
         return (*_taken(response), chosen)
