@@ -83,7 +83,7 @@ def lines_of(backend, ref):
 
 
 def until_gone(list_them):
-    """The collector removes what a job owned, by itself; a kind just defined it learns of in 30 s."""
+    """The collector removes what a job owned; of a kind just defined it learns within 30 s."""
     wait_until("the job's objects are collected", lambda: not list_them(), timeout_s=70)
 
 
