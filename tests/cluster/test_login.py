@@ -1,6 +1,8 @@
 """Logins as a real API server takes and refuses them."""
 
+import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -8,8 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+import gpufabric as gf
 from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._api import Api
+from gpufabric.backends.kubernetes._role import role_text
 from gpufabric.config import Settings
 from gpufabric.errors import CredentialsError
 
@@ -138,3 +142,52 @@ def test_nodes_without_their_nics_are_told_with_what_is_missing(own_cluster, nam
     assert "aws-efa-k8s-device-plugin" in item.message
     assert json.loads(json.dumps(str(report)))
     backend.close()
+
+
+PROBE = """
+import gpufabric as gf
+backend = gf.Kubernetes()
+print(backend.check())
+print("jobs:", *backend.jobs())
+"""
+NEEDED_HERE = ("attr", "attrs", "cattrs", "pathspec", "platformdirs", "tenacity", "urllib3", "yaml")
+
+
+@pytest.fixture
+def inside(tmp_path):
+    """A folder with this library, what it needs, and a program that uses it."""
+    folder = tmp_path / "work"
+    for name in ("gpufabric", *NEEDED_HERE):
+        (origin,) = importlib.util.find_spec(name).submodule_search_locations
+        ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.toml")
+        shutil.copytree(origin, folder / name, ignore=ignored)
+    shutil.copy(importlib.util.find_spec("typing_extensions").origin, folder)
+    (folder / "probe.py").write_text(PROBE)
+    return folder
+
+
+def test_a_process_in_a_pod_uses_its_service_account(own_cluster, namespace, inside):
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
+    role = yaml.safe_load(role_text(namespace, cluster=False))
+    group = "rbac.authorization.k8s.io"
+    own_cluster.api.create(role)
+    own_cluster.api.create({
+        "apiVersion": f"{group}/v1", "kind": "RoleBinding",
+        "metadata": {"name": "gpufabric", "namespace": namespace}, "subjects": [subject],
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "gpufabric"},
+    })  # fmt: skip
+    outside = Kubernetes(
+        kubeconfig=str(own_cluster.kubeconfig), namespace=namespace, image=own_cluster.image,
+        settings=Settings(trust_env=False), pod_patch={"automountServiceAccountToken": True},
+    )  # fmt: skip
+    fabric = gf.Fabric(outside, settings=Settings(trust_env=False))
+    job = fabric.launch(gf.Task(run="python3 probe.py", workdir=str(inside), name="probe"))
+    told = [line.text for line in job.logs(follow=True) if line.stream == "stdout"]
+    job.teardown()
+    fabric.close()
+    assert f"  ok   context: in-cluster, namespace {namespace}" in told, told
+    (login,) = [line for line in told if line.startswith("  ok   login:")]
+    assert "this pod's service account; it ends at" in login
+    assert login.endswith("and is renewed by then")
+    assert f"  ok   permissions: enough in {namespace}" in told
+    assert f"jobs: kubernetes://in-cluster/{namespace}/{job.ref.name}" in told
