@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from gfcluster import faults, lifecycle
 from gfcluster.shell import wait_until
+from given import plan_of
 
-from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._role import NEEDED
-from gpufabric.config import Settings
 from gpufabric.errors import BackendError
 from gpufabric.job import GANG, JobState
-from gpufabric.task import Task
 
 pytestmark = pytest.mark.cluster
 
@@ -30,33 +28,8 @@ for i in range(int(sys.argv[1])):
 " """
 
 
-@pytest.fixture
-def make(cluster, namespace):
-    made = []
-
-    def backend(**fields):
-        settings = Settings(stop_grace_s=1.0, trust_env=False)
-        given = {"kubeconfig": str(cluster.kubeconfig), **fields}
-        one = Kubernetes(namespace=namespace, settings=settings, image=cluster.image, **given)
-        made.append(one)
-        return one
-
-    yield backend
-    for one in made:
-        one.close()
-
-
-@pytest.fixture
-def backend(make):
-    return make()
-
-
-def launch(backend, run, *, num_nodes=2, **fields):
-    task = Task.from_dict({"run": run, "num_nodes": num_nodes, "name": "gang", **fields})
-    site = backend.discover()
-    resolution = backend.offers(task, site)
-    assert resolution.best is not None, str(resolution)
-    return backend.apply(backend.plan(task, resolution.best, site))
+def launch(backend, run, **fields):
+    return backend.apply(plan_of(backend, run, **fields))
 
 
 class Following:
@@ -132,6 +105,43 @@ def test_every_line_comes_once_while(backend, own_cluster, what):  # healed by i
         assert_each_once(following.of(rank), 600)
     wait_until("the job has ended", lambda: backend.status(ref).state.ended, timeout_s=60)
     assert backend.status(ref).state is JobState.SUCCEEDED
+    backend.teardown(ref)
+
+
+def test_a_log_that_rotates_while_it_is_followed_comes_whole(backend):
+    """The kubelet of the test cluster rotates at 4 MiB, and looks every 3 seconds."""
+    run = """python3 -c "
+import time
+for i in range(30000):
+    print(i, 'x' * 200, flush=True)
+    if i % 40 == 39:
+        time.sleep(0.01)
+" """
+    ref = launch(backend, run, num_nodes=1)
+    following = Following(backend, ref)
+    following.end()
+    assert [int(text.split()[0]) for text in following.of(0)] == list(range(30000))
+    now = [int(x.text.split()[0]) for x in backend.logs(ref) if x.stream == "stdout"]
+    assert 0 < len(now) < 30000  # or it has not rotated, and nothing was tested
+    assert now == list(range(now[0], 30000))
+    backend.teardown(ref)
+
+
+def test_a_gang_on_a_lost_node_is_told_as_failed_with_the_clusters_words(backend, own_cluster):
+    """Its pod stays as long as the node does, so the Job never says that it has failed."""
+    ref = launch(backend, "echo up; sleep infinity")
+    following = Following(backend, ref)
+    following.until("up")
+    host = backend.status(ref).nodes[1].host
+    assert host is not None
+    with own_cluster.fault("crash", host):
+        wait_until("the job has ended", lambda: backend.status(ref).state.ended, timeout_s=90)
+        status = backend.status(ref)
+        following.end(60)
+    assert (status.state, status.nodes[1].state) == (JobState.FAILED, JobState.LOST)
+    assert status.reason.startswith("node 1: DeletionByTaintManager: ")
+    assert [following.of(rank) for rank in (0, 1)] == [["up"], ["up"]]
+    assert any(text.startswith("TaintManagerEviction") for rank, text in following.told() if rank)
     backend.teardown(ref)
 
 

@@ -25,8 +25,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, lines, breaks, *, how, ends, newline, watch, logs, events):
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, lines, breaks, *, how, ends, newline, watch, logs, events, port):
+        super().__init__(("127.0.0.1", port), Handler)
         self.lines = list(lines)
         self.breaks = list(breaks)
         self.how, self.ends, self.newline = how, ends, newline
@@ -38,6 +38,8 @@ class Server(http.server.ThreadingHTTPServer):
         self.removed = self.finished = False
         self.uid = "j1"
         self.refused = None
+        self.connection = 0
+        self.past = {}  # what there was at each version before this one
         self.open = 0
         self.stopping = False
 
@@ -49,6 +51,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def _change(self, **fields):
         with self.changed:
+            self.past[self.version] = {kind: self.objects(kind) for kind in ("pods", "jobs")}
             for name, value in fields.items():
                 setattr(self, name, value)
             self.version += 1
@@ -69,6 +72,10 @@ class Server(http.server.ThreadingHTTPServer):
     def replace(self):
         """Another job has its name."""
         self._change(uid="j2")
+
+    def hang_up(self, how="cut"):
+        """Ends every watch: in order, or as a connection that breaks."""
+        self._change(connection=self.connection + 1, how=how)
 
     def finish(self):
         """The job has ended."""
@@ -153,7 +160,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             elif kind == "events" and server.events == 403:
                 self._send(403, {"message": "events is forbidden: User u cannot list"})
             elif query.get("watch"):
-                self._streaming(lambda: self._watch(kind))
+                self._streaming(lambda: self._watch(kind, int(query["resourceVersion"])))
             elif kind in {"pods", "jobs", "events"}:
                 meta = {"resourceVersion": str(server.version)}
                 self._send(200, {"items": server.objects(kind), "metadata": meta})
@@ -185,7 +192,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
 
-    def _watch(self, kind):
+    def _watch(self, kind, since):
         server = self.server
         if server.watch in {403, 410}:
             code, server.watch = server.watch, 403 if server.watch == 403 else None
@@ -197,8 +204,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
             self._chunk(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
             return
-        before, version = {}, 0
+        before = {one["metadata"]["uid"]: one for one in server.past.get(since, {}).get(kind, ())}
+        connection = server.connection
         while not server.refused:
+            if server.connection != connection:
+                if server.how == "ended":
+                    self.wfile.write(b"0\r\n\r\n")
+                return
             with server.changed:
                 now = {one["metadata"]["uid"]: one for one in server.objects(kind)}
                 version = server.version
@@ -257,7 +269,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def served(folder, lines=(), breaks=(), **fields):
     given = {
         "how": "cut", "ends": True, "newline": True, "watch": None, "logs": None, "events": [],
-        **fields,
+        "port": 0, **fields,
     }  # fmt: skip
     with Server(lines, breaks, **given) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
