@@ -28,7 +28,8 @@ def read_queues(see: Reader, namespace: str) -> dict[str, Json]:
     if version is None:
         return {}
     base = f"/apis/{GROUP}/{version}"
-    listed = see.listed("LocalQueues", f"{base}/namespaces/{namespace}/localqueues") or []
+    path = f"{base}/namespaces/{namespace}/localqueues"
+    listed = see.listed("LocalQueues", path, needed=True) or []  # a queue is never bypassed
     cache: dict[str, Json | None] = {}
 
     def read(kind: str, name: str) -> Json | None:

@@ -9,11 +9,12 @@ from typing import TypeVar, cast
 
 from gpufabric.backends.kubernetes._api import Api, ExpiredError, Json
 from gpufabric.backends.kubernetes._paging import paged
-from gpufabric.errors import CredentialsError, NotFoundError
+from gpufabric.errors import CredentialsError, NotFoundError, TransientError
 
 __all__ = ["Reader"]
 
 T = TypeVar("T")
+_AUTOSCALER = "the cluster autoscaler's status, which names node groups without a node"
 
 
 class Reader:
@@ -27,10 +28,13 @@ class Reader:
         self.get = api.get
         self._groups: list[Json] | None = None
 
-    def tolerated(self, what: str, read: Callable[[], T], *, verb: str = "list") -> T | None:
+    def tolerated(
+        self, what: str, read: Callable[[], T], *, verb: str = "list", needed: bool = False
+    ) -> T | None:
         """What `read` gives; None where it may not be read or is not there, which is told.
 
-        A list whose pages expired while it was read is read once more, from its start.
+        What fails is read once more, a list whose pages expired from its start. What fails again is
+        told, unless it is `needed`: then the error is raised.
         """
         for last in (False, True):
             try:
@@ -48,31 +52,30 @@ class Reader:
                     f"{what}: the list expired twice while it was read ({exc}): the server drops"
                     " old versions faster than it gives pages; discover again"
                 )
+            except TransientError as exc:
+                if not last:
+                    continue
+                if needed:
+                    raise
+                self.unseen.append(f"{what}: the server failed twice: {exc}")
             return None
         return None
 
     def autoscaler(self, read: Callable[[], T]) -> T | None:
         """What `read` gives of the cluster autoscaler; None where it is not there or refused."""
-        try:
-            return read()
-        except NotFoundError:
-            return None
-        except CredentialsError as exc:
-            if "not allowed" not in str(exc):
-                raise
-            self.unseen.append(
-                "the cluster autoscaler's status: not allowed to get it; node groups without a"
-                " node are not known"
-            )
-            return None
+        known = len(self.unseen)
+        found = self.tolerated(_AUTOSCALER, read, verb="get")
+        if any("does not have" in text for text in self.unseen[known:]):
+            del self.unseen[known:]  # most clusters have none
+        return found
 
     def many(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Json]:
         """Every item of a list that may be large; raises as `list` does."""
         return paged(self.api, path, query)
 
-    def listed(self, what: str, path: str) -> list[Json] | None:
+    def listed(self, what: str, path: str, *, needed: bool = False) -> list[Json] | None:
         """Every item of a list; None where it may not be read."""
-        return self.tolerated(what, lambda: list(self.list(path)))
+        return self.tolerated(what, lambda: list(self.list(path)), needed=needed)
 
     def one(self, what: str, path: str) -> Json | None:
         """One object; None where it may not be read or is not there."""

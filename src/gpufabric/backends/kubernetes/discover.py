@@ -95,7 +95,8 @@ def _pools(  # noqa: PLR0913, PLR0917  # one caller
     used = _usage(see, namespace)
     found = see.tolerated(
         "nodes",
-        lambda: pools_of(
+        needed=True,
+        read=lambda: pools_of(
             see.many("/api/v1/nodes"), used,
             catalog=catalog, context=context, served=served, labels=labels,
         ),
@@ -106,13 +107,17 @@ def _pools(  # noqa: PLR0913, PLR0917  # one caller
 def _usage(see: Reader, namespace: str) -> dict[str, dict[str, float]]:
     query = {"fieldSelector": _LIVE}
     every = see.tolerated(
-        "pods of all namespaces", lambda: usage_of(see.many("/api/v1/pods", query))
+        "pods of all namespaces",
+        lambda: usage_of(see.many("/api/v1/pods", query)),
+        needed=True,
     )
     if every is not None:
         return every
     see.unseen[-1] += "; what other namespaces use of the nodes is not subtracted"
     path = f"/api/v1/namespaces/{namespace}/pods"
-    own = see.tolerated(f"pods of {namespace}", lambda: usage_of(see.many(path, query)))
+    own = see.tolerated(
+        f"pods of {namespace}", lambda: usage_of(see.many(path, query)), needed=True
+    )
     return own or {}
 
 

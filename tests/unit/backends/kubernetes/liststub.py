@@ -18,8 +18,8 @@ def status(code: int, reason: str, message: str) -> tuple[int, Item]:
 class ListStub:
     """Serves `lists` by path in pages and `objects` by path; all else is 404.
 
-    `forbidden` are paths that answer 403; `expiring` has by path how often the second page is 410.
-    `asked` records every request: path and query.
+    `forbidden` are paths that answer 403, `failing` 500; `expiring` has by path how often the
+    second page is 410. `asked` records every request: path and query.
     """
 
     def __init__(self) -> None:
@@ -29,6 +29,7 @@ class ListStub:
         self.groups: dict[str, str] = {}
         self.forbidden: set[str] = set()
         self.expiring: dict[str, int] = {}
+        self.failing: set[str] = set()
         self.code = 200
         self.metadata_last = False  # as no real server does
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -79,13 +80,15 @@ class ListStub:
                                                       "namespace": "ml"}}],
         })  # fmt: skip
 
-    def answer(self, path: str, query: dict[str, str]) -> tuple[int, Item]:
+    def answer(self, path: str, query: dict[str, str]) -> tuple[int, Item]:  # noqa: PLR0911
         """The code and body of one request."""
         self.asked.append((path, query))
         if self.code != 200:
             return status(self.code, "Unauthorized", "Unauthorized")
         if path in self.forbidden:
             return status(403, "Forbidden", f'User "u" cannot list resource "x" at {path}')
+        if path in self.failing:
+            return status(500, "InternalError", "conversion webhook for x failed: no endpoints")
         if path == "/apis":
             return 200, {"groups": [self._group(*one) for one in self.groups.items()]}
         if path in self.lists:

@@ -10,8 +10,10 @@ from gpufabric.backends.base import Site
 from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._api import Api
 from gpufabric.backends.kubernetes._paging import paged
+from gpufabric.backends.kubernetes.discover import read_site
+from gpufabric.catalog.index import Catalog
 from gpufabric.config import Settings
-from gpufabric.errors import CredentialsError
+from gpufabric.errors import CredentialsError, TransientError
 from gpufabric.task import Task
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
@@ -212,6 +214,35 @@ def test_whatever_may_not_be_read_is_told_and_stops_nothing(rich, backend, path,
     wish = {} if path == NODES else {"accelerators": "H100:8"}
     task = Task.from_dict({"run": "x", "resources": wish})
     assert backend.offers(task, site).best is not None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{SPACE}/resourcequotas",
+        f"{KUEUE}/clusterqueues/cq",
+        f"{KUEUE}/workloadpriorityclasses",
+        f"{DRA}/resourceslices",
+        NODEPOOLS,
+        AUTOSCALER,
+    ],
+)
+def test_what_fails_and_is_not_needed_is_told(rich, backend, path):
+    rich.failing = {path}
+    (told,) = backend.discover().unseen
+    assert "the server failed twice" in told
+    assert "conversion webhook" in told
+    assert len([one for one, _ in rich.asked if one == path]) == 2
+
+
+@pytest.mark.parametrize("path", [NODES, PODS, f"{KUEUE}/namespaces/ml/localqueues"])
+def test_what_fails_and_is_needed_fails_the_discovery(rich, tmp_path, path):
+    rich.failing = {path}
+    (tmp_path / "config").write_text(rich.kubeconfig())
+    api = Api(backend="k", kubeconfig=str(tmp_path / "config"))
+    with pytest.raises(TransientError, match="conversion webhook"):
+        read_site(api, name="k", context="c", namespace="ml", catalog=Catalog.shipped())
+    api.close()
 
 
 def test_a_user_of_one_namespace_still_runs_tasks_without_accelerators(rich, backend):
