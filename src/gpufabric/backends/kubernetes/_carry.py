@@ -38,6 +38,7 @@ CODE_WRITES = 2
 FOLDER = "/gpufabric/served"
 SERVED_BY = "gpufabric.io/served-by"
 """On a Secret that has no code but says where it is: the uid of the pod that has."""
+PYTHON = "python3"
 _KEPT = ("imagePullSecrets", "serviceAccountName", "priorityClassName", "tolerations")
 
 
@@ -95,7 +96,7 @@ def _pod(gang: Gang, tolerations: Sequence[Mapping[str, str]]) -> Json:
     container = {
         "name": CONTAINER,
         "image": gang.image,
-        "command": ["python3", "-c", SERVE, FOLDER, str(PORT)],
+        "command": [PYTHON, "-c", SERVE, FOLDER, str(PORT)],
         "ports": [{"containerPort": PORT}],
         "resources": resources,
         "securityContext": {

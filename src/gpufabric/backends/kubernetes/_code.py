@@ -120,9 +120,13 @@ def packed(task: Task, *, limit_bytes: float) -> Code:
 
 def _folder(workdir: str, limit_bytes: float) -> tuple[IO[bytes], str]:
     out = tempfile.SpooledTemporaryFile(max_size=2 * CODE_LIMIT)  # noqa: SIM115  # Code closes it
-    with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as zipped:
-        stream = cast("IO[bytes]", zipped)  # a tar stream only writes
-        found = pack(Path(workdir).expanduser(), stream, limit_bytes=limit_bytes)
+    try:
+        with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as zipped:
+            stream = cast("IO[bytes]", zipped)  # a tar stream only writes
+            found = pack(Path(workdir).expanduser(), stream, limit_bytes=limit_bytes)
+    except BaseException:
+        out.close()
+        raise
     for words in found.skipped:
         _log.warning("workdir: %s", words)
     return cast("IO[bytes]", out), found.sha256

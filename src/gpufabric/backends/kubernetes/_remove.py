@@ -24,8 +24,10 @@ from gpufabric.errors import (
 __all__ = ["leftovers", "remove"]
 
 _Again = Callable[[Callable[[], Json]], Json]
+_JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 _GONE_S = 90.0
 _KINDS = (("batch/v1", "Job"), ("v1", "Pod"), ("v1", "Service"), ("v1", "Secret"))
+_OWNERS = ((JOBSET_VERSION, "JobSet"), ("batch/v1", "Job"))
 _SHARED = (("v1", "Secret"), ("v1", "Pod"))
 
 
@@ -48,6 +50,7 @@ def remove(  # noqa: PLR0913  # one job, by keyword
     `BackendError` with `.leftovers` for what is still there.
     """
     again = (patience or Patience()).again
+    owners = [path_of(version, kind, namespace, name) for version, kind in _OWNERS]
     deadline = time.monotonic() + timeout_s
     pause = 0.05
     while True:
@@ -71,7 +74,8 @@ def remove(  # noqa: PLR0913  # one job, by keyword
             raise trouble
         if found is None:  # what a killed teardown left, or what the collector has not yet seen
             for one in left:
-                _delete(api, again, one, "Background")
+                if one.path not in owners:  # one that has come since is found on the next turn
+                    _delete(api, again, one, "Background")
         if time.monotonic() > deadline:
             paths = [one.path for one in left]
             raise BackendError(
@@ -116,17 +120,33 @@ def _left(
         kind = (domains, "ComputeDomain")
         with contextlib.suppress(CredentialsError, NotFoundError):  # not this user's, none is
             found += [(kind, one) for one in _listed(api, *kind, namespace, mine)]
+    if jobsets:
+        found += [(("v1", "Service"), one) for one in _names_of(api, namespace, name)]
     for (version, plural), one in found:
         meta = one["metadata"]
         path = path_of(version, plural, namespace, str(meta["name"]))
         yield _Left(path=path, uid=str(meta["uid"]))
-    for version, kind in _SHARED:
-        for one in _listed(api, version, kind, namespace, CODE_LABEL):
+    for version, shared in _SHARED:
+        for one in _listed(api, version, shared, namespace, CODE_LABEL):
             meta = one["metadata"]
             if _only_of(api, namespace, meta.get("ownerReferences") or [], name):
-                path = path_of(version, kind, namespace, str(meta["name"]))
+                path = path_of(version, shared, namespace, str(meta["name"]))
                 uid, at = str(meta["uid"]), str(meta["resourceVersion"])
                 yield _Left(path=path, uid=uid, version=at)
+
+
+def _names_of(api: Api, namespace: str, name: str) -> list[Json]:
+    """The Service that JobSet makes for a JobSet, without any label.
+
+    https://github.com/kubernetes-sigs/jobset/blob/v0.11.0/pkg/controllers/jobset_controller.go#L703
+    """
+    query = {"fieldSelector": f"metadata.name={name}"}
+    return [
+        one
+        for one in api.items(path_of("v1", "Service", namespace), query)
+        if one["metadata"]["name"] == name
+        and ((one.get("spec") or {}).get("selector") or {}).get(_JOBSET_NAME) == name
+    ]
 
 
 def _listed(api: Api, version: str, kind: str, namespace: str, label: str) -> Iterator[Json]:

@@ -233,16 +233,16 @@ def _lines(  # noqa: PLR0913  # see start_script
     yield 'export GPUFABRIC_ATTEMPT="${GPUFABRIC_ATTEMPT:-0}"'
     yield f"export GPUFABRIC_NUM_NODES={num_nodes}"
     yield f"cd {WORK} || exit 66"
-    if code:
-        yield _code_text()
-        yield "unset GPUFABRIC_CODE"
-    if num_nodes > 1:
+    if num_nodes > 1:  # first, since the name of a node that has ended resolves no more
         text = _RESOLVE.replace("@HOST@", host).replace("@SUBDOMAIN@", subdomain)
         yield text.replace("@STALE@", str(_STALE_S)).replace("@TRIES@", str(_TRIES))
     else:
         yield "ips=$GPUFABRIC_POD_IP"
     yield 'export GPUFABRIC_NODE_IPS="$ips"'
     yield "unset GPUFABRIC_POD_IP"
+    if code:
+        yield _code_text()
+        yield "unset GPUFABRIC_CODE"
     if source is not None:
         path = shlex.quote(source)
         told = shlex.quote(f"gpufabric: {source} is not there")

@@ -209,20 +209,20 @@ class Sharing:
 
     def _refuse_broken(self, pod: Json) -> None:
         for one in (pod.get("status") or {}).get("containerStatuses") or ():
-            for when in ("state", "lastState"):
-                ended = (one.get(when) or {}).get("terminated")
-                if ended:
-                    words = str(ended.get("message") or ended.get("reason") or "")
-                    raise BackendError(
-                        f"code of {self.code.size / 1e6:.1f} MB packed is more than the"
-                        f" {CODE_LIMIT / 1000:.0f} kB that travel in a Secret, and the pod that"
-                        f" would serve it cannot run python3 of the image {one.get('image')}:"
-                        f" exit code {ended.get('exitCode')}, {words.strip()}. Use an image with"
-                        " python3, leave files out with .gpufabricignore, or put them into the"
-                        " image or a volume",
-                        backend=self.api.backend, operation="launch",
-                        remedy=Remedy.FIX_REQUEST,
-                    )  # fmt: skip
+            state = cast("Json", one.get("state") or {})
+            last = cast("Json", one.get("lastState") or {})
+            ended = state.get("terminated") or last.get("terminated")
+            if one.get("name") != CONTAINER or not ended or "running" in state:
+                continue
+            words = str(ended.get("message") or ended.get("reason") or "").strip()
+            raise BackendError(
+                f"code of {self.code.size / 1e6:.1f} MB packed is more than the"
+                f" {CODE_LIMIT / 1000:.0f} kB that travel in a Secret, and the pod that would"
+                f" serve it cannot run python3 of the image {one.get('image')}: exit code"
+                f" {ended.get('exitCode')}, {words}. Use an image with python3, leave files out"
+                " with .gpufabricignore, or put them into the image or a volume",
+                backend=self.api.backend, operation="launch", remedy=Remedy.FIX_REQUEST,
+            )  # fmt: skip
 
     def _late(self, why: Why) -> BackendError:
         words = f"pod {self._name}, which serves the code, is not up ({why.kind}): {why.words}"
@@ -261,7 +261,8 @@ class Sharing:
             ) from None  # fmt: skip
         if result.exit_code:
             words = result.stderr.decode("utf-8", "replace").strip()[-500:]
-            raise BackendError(
+            killed = result.exit_code > 128  # by a signal: 128 and its number
+            raise (TransientError if killed else BackendError)(
                 f"pod {pod} did not take the code (exit code {result.exit_code}): {words}",
                 backend=self.api.backend, operation="launch",
             )  # fmt: skip
