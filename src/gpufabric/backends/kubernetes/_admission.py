@@ -70,6 +70,10 @@ def _judged(
         noted += fact.get("warnings") or ()
         never = (*never, *([str(fact["one_node_only"])] if fact.get("one_node_only") else ()))
     noted += fact.get("notes") or ()
+    if site.facts.get("usage_seen") is False:
+        noted.append("what other namespaces use of the nodes may not be seen: they may be full")
+    if site.facts.get("queues_seen") is False:
+        noted.append("LocalQueues may not be listed: where there is one, the job goes around it")
     return (*refused, *never), (*noted, *told, *waits)
 
 

@@ -65,7 +65,11 @@ def read_site(  # what is asked, and as whom
     pools = (*pools, *(pool for pool, _ in made))
     by_pool |= {pool.name: fact for pool, fact in made}
     note_tiers(pools, by_pool, catalog)
-    facts |= {"custom_resources": list(served.custom_resources), "pools": by_pool}
+    facts |= {
+        "custom_resources": list(served.custom_resources),
+        "pools": by_pool,
+        "usage_seen": not any(text.startswith("pods of all namespaces") for text in see.unseen),
+    }
     see.unseen += _told_of(by_pool)
     if pools:
         labels = [{**by_pool[one.name].get("labels", {}), **one.labels} for one in pools]
@@ -254,6 +258,7 @@ def _namespace(see: Reader, namespace: str) -> Json:
 def _queue_facts(see: Reader, namespace: str) -> Json:
     queues = read_queues(see, namespace)
     return {
+        "queues_seen": not any(text.startswith("LocalQueues") for text in see.unseen),
         "queues": list(queues),
         "queue_quota": queues,
         "queue_topology": {

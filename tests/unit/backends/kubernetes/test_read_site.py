@@ -213,7 +213,10 @@ def test_whatever_may_not_be_read_is_told_and_stops_nothing(rich, backend, path,
     assert len(site.unseen) == 1
     wish = {} if path == NODES else {"accelerators": "H100:8"}
     task = Task.from_dict({"run": "x", "resources": wish})
-    assert backend.offers(task, site).best is not None
+    best = backend.offers(task, site).best
+    assert best is not None
+    warned = {PODS: "may be full", f"{KUEUE}/namespaces/ml/localqueues": "goes around it"}
+    assert (warned.get(path, "no such") in " ".join(best.warnings)) == (path in warned)
 
 
 @pytest.mark.parametrize(
