@@ -27,11 +27,13 @@ WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "limitranges", ("list",)),
     ("kueue.x-k8s.io", "localqueues", ("list",)),
     ("kueue.x-k8s.io", "workloads", ("list", "patch")),
-    ("resource.k8s.io", "resourceclaimtemplates", ("create",)),
+    # list, delete: after a lost answer it must be seen whose the object is that is there, and one
+    # of an earlier gang of that name goes first
+    ("resource.k8s.io", "resourceclaimtemplates", ("create", "delete", "list")),
     ("resource.nvidia.com", "computedomains", ("create", "delete", "list")),
-    ("scheduling.k8s.io", "podgroups", ("create",)),
-    ("scheduling.k8s.io", "workloads", ("create",)),
-    ("scheduling.volcano.sh", "podgroups", ("create",)),
+    ("scheduling.k8s.io", "podgroups", ("create", "delete", "list")),
+    ("scheduling.k8s.io", "workloads", ("create", "delete", "list")),
+    ("scheduling.volcano.sh", "podgroups", ("create", "delete", "list")),
 )
 #: Of the whole cluster; without these nodes cannot be seen, so no GPUs are offered.
 CLUSTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
