@@ -74,7 +74,7 @@ def read_site(  # what is asked, and as whom
     if pools:
         labels = [{**by_pool[one.name].get("labels", {}), **one.labels} for one in pools]
         see.unseen += provisioned_unseen(facts["queue_quota"], labels)
-    if not pools and see.unseen:
+    if not pools and any(text.startswith("nodes:") for text in see.unseen):
         place = Place(backend="kubernetes", region=context)
         pools = (Pool(name="any", place=place, platform="onprem-k8s"),)
     return Site(

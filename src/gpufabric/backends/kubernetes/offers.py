@@ -52,7 +52,7 @@ def make_offers(  # noqa: PLR0913  # what the backend knows beside the three val
         return Resolution(
             rejections=tuple(
                 Rejection(backend=site.backend, reason=text)
-                for text in site.unseen or ("the cluster has no nodes",)
+                for text in ("the cluster has no nodes", *site.unseen)
             )
         )
     for option in task.resources.alternatives():

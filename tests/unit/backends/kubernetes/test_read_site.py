@@ -264,6 +264,15 @@ def test_a_user_of_one_namespace_still_runs_tasks_without_accelerators(rich, bac
     assert gpus.rejections
 
 
+def test_a_cluster_without_nodes_is_not_taken_for_one_whose_nodes_are_not_seen(stub, backend):
+    stub.forbidden = {f"{SPACE}/limitranges"}
+    site = backend.discover()
+    assert site.pools == ()
+    found = backend.offers(Task(run="x"), site)
+    assert found.best is None
+    assert "the cluster has no nodes" in [one.reason for one in found.rejections]
+
+
 def test_credentials_that_are_not_accepted_are_no_missing_right(stub, backend):
     stub.code = 401
     with pytest.raises(CredentialsError):
