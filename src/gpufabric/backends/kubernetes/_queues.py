@@ -12,10 +12,11 @@ from typing import cast
 
 from gpufabric.backends.base import Pool, Site
 from gpufabric.backends.kubernetes._api import Json
+from gpufabric.backends.kubernetes._nodes import GPU_RESOURCES
 from gpufabric.backends.kubernetes._reader import Reader
 from gpufabric.backends.kubernetes._usage import quantity
 
-__all__ = ["GROUP", "queue_faults", "queue_record", "read_queues"]
+__all__ = ["GROUP", "levels_for", "queue_faults", "queue_record", "read_queues"]
 
 GROUP = "kueue.x-k8s.io"
 _PROVISIONING = "kueue.x-k8s.io/provisioning-request"
@@ -94,7 +95,10 @@ def queue_record(
         ),
     }
     if cluster_queue is not None:
-        record["flavors"] = list(_flavors(spec, flavors, used, cohort=bool(record["cohort"])))
+        record["flavors"] = [
+            {**one, "topology": list(_levels_of(flavors.get(one["name"]), topologies))}
+            for one in _flavors(spec, flavors, used, cohort=bool(record["cohort"]))
+        ]
     return record
 
 
@@ -151,11 +155,9 @@ def _levels(
 ) -> Iterator[str]:
     """The node labels of the first topology among the flavors, the widest level first."""
     for flavor in flavors.values():
-        name = ((flavor or {}).get("spec") or {}).get("topologyName")
-        topology = topologies.get(name) if name else None
-        if topology is not None:
-            for level in (topology.get("spec") or {}).get("levels") or ():
-                yield str(level["nodeLabel"])
+        levels = list(_levels_of(flavor, topologies))
+        if levels:
+            yield from levels
             return
     of_status: list[Json] = list((local.get("status") or {}).get("flavors") or ())
     for one in of_status:  # v1beta1 says it itself
@@ -165,7 +167,38 @@ def _levels(
             return
 
 
+def _levels_of(flavor: Json | None, topologies: Mapping[str, Json | None]) -> Iterator[str]:
+    name = ((flavor or {}).get("spec") or {}).get("topologyName")
+    topology = (topologies.get(name) if name else None) or {}
+    for level in (topology.get("spec") or {}).get("levels") or ():
+        yield str(level["nodeLabel"])
+
+
 # ---- judging
+
+
+def levels_for(site: Site, queue: str | None, pool: Pool) -> tuple[str, ...]:
+    """The levels of the topology by which a queue places gangs on a pool, the widest first.
+
+    A wish for a level shuts out every flavor that has no topology, so all flavors that are for
+    the pool's nodes must have the level.
+    """
+    known = cast("Mapping[str, tuple[str, ...]]", site.facts.get("queue_topology") or {})
+    levels = tuple(known.get(queue or "", ()))
+    records = cast("Mapping[str, Json]", site.facts.get("queue_quota") or {})
+    flavors = (records.get(queue or "") or {}).get("flavors")
+    if flavors is None:
+        return levels
+    labels = _labels_of(site, pool)
+    fitting = [
+        one for one in cast("Iterable[Json]", flavors)
+        if all(labels.get(name) == value for name, value in one["labels"].items())
+    ]  # fmt: skip
+    of_gpus = [one for one in fitting if GPU_RESOURCES.keys() & one["resources"].keys()]
+    mine: list[tuple[str, ...]] = [one.get("topology") or () for one in of_gpus or fitting]
+    if not mine:
+        return ()
+    return tuple(level for level in mine[0] if all(level in other for other in mine))
 
 
 def queue_faults(

@@ -11,6 +11,7 @@ from gpufabric._frozen import evolve
 from gpufabric.backends._pools import cloud_of, row_of
 from gpufabric.backends.base import Pool, Site
 from gpufabric.backends.kubernetes._gang import Nearness
+from gpufabric.backends.kubernetes._queues import levels_for
 from gpufabric.backends.kubernetes._reading import facts_of, queue_of
 from gpufabric.catalog.index import Catalog
 from gpufabric.net.netplan import NetworkPlan
@@ -90,9 +91,7 @@ def nearness_of(
     near = cast("str | None", facts_of(site, offer.pool).get("near"))
     together = must_share(offer, site, catalog)
     queue = queue_of(offer.resources, site)
-    topologies = cast("Mapping[str, tuple[str, ...]]", site.facts.get("queue_topology") or {})
-    levels = topologies.get(queue or "", ())
-    annotations = _annotations(together, near, levels)
+    annotations = _annotations(together, near, levels_for(site, queue, pool))
     if annotations:
         near = None  # Kueue chooses the nodes: a second opinion could only disagree
         together = None if _REQUIRED in annotations else together

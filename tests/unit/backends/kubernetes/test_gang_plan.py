@@ -300,6 +300,43 @@ def test_a_queue_with_a_topology_is_told_where_the_fabric_ends(  # noqa: PLR0917
     assert "podAffinity" not in template(made)["spec"].get("affinity", {})
 
 
+LAYER = "topology.k8s.aws/network-node-layer-3"
+
+
+def flavor(levels, zone="us-east-1a", resource="nvidia.com/gpu"):
+    quota = {resource: {"nominal": 99, "most": 99, "used": 0}}
+    labels = {"topology.kubernetes.io/zone": zone}
+    return {"name": "f", "group": 0, "seen": True, "labels": labels, "resources": quota,
+            "topology": levels}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flavors", "level"),
+    [
+        ([flavor([LAYER])], LAYER),
+        ([flavor([LAYER]), flavor([], zone="us-east-1b")], LAYER),
+        ([flavor([]), flavor([LAYER], zone="us-east-1b")], None),  # not of these nodes
+        ([flavor([LAYER]), flavor([])], None),  # the wish would shut the second out
+        ([flavor([LAYER]), flavor([], resource="cpu")], LAYER),
+        ([flavor(["block", LAYER]), flavor(["block"])], "block"),
+    ],
+)
+def test_a_topology_is_asked_for_only_where_every_flavor_of_the_nodes_has_it(
+    catalog, site_of, dressed, flavors, level
+):
+    nodes = [dressed("eks-p5", f"n{i}") for i in range(2)]
+    record = {"cluster_queue": "cq", "stopped": "", "pending": 0, "flavors": flavors}
+    site = site_of(
+        *nodes, queues=["q"], queue_topology={"q": [LAYER]}, queue_quota={"q": record}
+    )  # fmt: skip
+    free = site_of(*nodes, queues=["q"])
+    task = asked()
+    offer = make_offers(task, free, catalog, image=None, patch={}).best
+    made = make_plan(task, offer, site, catalog, run="", image=None, patch={}, grace_s=1)
+    notes = template(made)["metadata"]["annotations"]
+    assert notes.get("kueue.x-k8s.io/podset-preferred-topology") == level
+
+
 def test_a_queue_without_a_topology_leaves_the_rack_to_the_scheduler(plan, site_of, racks):
     made = plan(asked(2, "GB200:4"), site_of(*racks(r1=1, r2=1), queues=["q"], gang_apis=EVERY_API))
     affinity = template(made)["spec"]["affinity"]
