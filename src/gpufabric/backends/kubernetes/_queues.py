@@ -161,9 +161,9 @@ def _levels(
             return
     of_status: list[Json] = list((local.get("status") or {}).get("flavors") or ())
     for one in of_status:  # v1beta1 says it itself
-        levels = (one.get("topology") or {}).get("levels")
-        if levels:
-            yield from map(str, levels)
+        said = (one.get("topology") or {}).get("levels")
+        if said:
+            yield from map(str, said)
             return
 
 
