@@ -28,6 +28,7 @@ _MODES = ("Never", "IfAvailable", "Always")
 _MOST_BYTES = 1 << 20
 _HELD_OPEN_S = 0.5  # how long pipes are read that only a program left behind still holds
 _SECRET = re.compile(r"(?i)(secret|passw|token|key|credential|assertion)")
+_USERINFO = re.compile(r"://[^/@]+@")
 _SHOWN = 200
 
 
@@ -64,15 +65,16 @@ class Plugin:
         hide = False
         for word in self.args:
             name, equals, _ = word.partition("=")
+            secret = bool(_SECRET.search(name))
             if hide and not word.startswith("-"):
                 words.append("***")
-                hide = False
-            elif word.startswith("-") and _SECRET.search(name):
-                words.append(f"{name}=***" if equals else word)
-                hide = not equals
+            elif len(word.split()) != 1:  # a program of its own, or a sentence
+                words.append("'...'")
+            elif equals and secret:
+                words.append(f"{name}=***")
             else:
-                words.append(word)
-                hide = False
+                words.append(_USERINFO.sub("://***@", word))
+            hide = word.startswith("-") and secret and not equals
         text = " ".join(words)
         return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 

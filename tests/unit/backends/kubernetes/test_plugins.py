@@ -20,6 +20,7 @@ from tlsstub import (
 )
 
 from gpufabric.backends.kubernetes._api import Api
+from gpufabric.backends.kubernetes._plugin import Plugin
 from gpufabric.errors import ConfigError, CredentialsError
 
 # ---- exec plug-ins
@@ -275,6 +276,28 @@ def test_a_rejected_plugins_token_is_told_with_its_command_and_no_secret(
     assert "--cluster prod" in str(caught.value)
     assert "log in again with the tool" in str(caught.value)
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (["eks", "get-token", "--cluster-name", "prod"], "eks get-token --cluster-name prod"),
+        (["--client-secret", "s3cret", "--x", "1"], "--client-secret *** --x 1"),
+        (["--token=s3cret", "-v"], "--token=*** -v"),
+        (["--password", "--verbose"], "--password --verbose"),
+        (["-c", "TOKEN=s3cret curl https://x"], "-c '...'"),
+        (["TOKEN=s3cret"], "TOKEN=***"),
+        (
+            ["--server", "https://me:s3cret@vault.example/v1"],
+            "--server https://***@vault.example/v1",
+        ),
+        ([""], "'...'"),
+    ],
+)
+def test_a_command_is_shown_without_its_secrets(args, shown):
+    plugin = Plugin(user="u", version=V1, command="login", args=tuple(args))
+    assert plugin.shown() == f"login {shown}"
+    assert "s3cret" not in repr(plugin)
 
 
 def test_secrets_are_in_no_repr(stub, kubeconfig, open_api, plugin):
