@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 import yaml
-from faultproxy import FaultProxy
+from faultproxy import LOST, FaultProxy
 from gfcluster.shell import wait_until
 from given import ended, lines_of, nothing_left, plan_of
 
@@ -218,6 +218,19 @@ def test_a_life_asks_for_what_the_role_gives_and_nothing_else(recorded, tmp_path
     inside = {right for right in GIVEN if right[3] and right[:2] not in ELSEWHERE}
     unused = inside - seen
     assert unused == set(), f"in the Role and never asked:\n{unused}"
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_whose_answer_is_lost_is_seen_with_the_role_alone(recorded, number):
+    backend, proxy = recorded
+    plan = plan_of(backend, "echo hi", without=("jobset",), secrets={"TOKEN": "x"})
+    proxy.strike(LOST, at=number, writes=True)
+    ref = backend.apply(plan)
+    proxy.heal()
+    assert lines_of(backend, ref) == {0: ["hi"], 1: ["hi"]}
+    backend.teardown(ref)
+    nothing_left(backend)
+    assert [r.path for r in proxy.requests if r.code == 403] == []
 
 
 def test_without_any_wished_right_a_gang_lives_and_dies(limited_user, make):
