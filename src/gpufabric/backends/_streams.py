@@ -26,7 +26,14 @@ def pieces(data: bytes | BinaryIO | Iterator[bytes]) -> Iterator[bytes]:
         while part := read(_CHUNK):
             yield part
     else:
-        yield from (part for part in data if part)
+        waiting = bytearray()
+        for part in data:
+            waiting += part
+            if len(waiting) >= _CHUNK:
+                yield bytes(waiting)
+                waiting.clear()
+        if waiting:
+            yield bytes(waiting)
 
 
 def communicate(

@@ -1,0 +1,67 @@
+"""Commands and connections in a gang whose cluster breaks under them, on the real cluster."""
+
+import socket
+import threading
+
+import pytest
+
+import gpufabric as gf
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def job(own_cluster, namespace):
+    settings = gf.Settings(stop_grace_s=1.0, trust_env=False)
+    place = gf.Kubernetes(
+        namespace=namespace, kubeconfig=str(own_cluster.kubeconfig), settings=settings,
+        image=own_cluster.image,
+    )  # fmt: skip
+    serve = "exec timeout 300 python3 -m http.server 8000"
+    with (
+        gf.Fabric(place, settings=settings) as fabric,
+        fabric.launch(gf.Task(run=serve, name="live")) as made,
+    ):
+        yield made
+
+
+def test_a_killed_api_server_is_told_and_the_next_command_runs(job, own_cluster):
+    running = job.backend.exec(job.ref, ["sh", "-c", "echo up; exec sleep 300"])
+    assert running.stdout.readline() == b"up\n"
+    with job.port_forward(8000) as forward:
+        with socket.create_connection(("127.0.0.1", forward.port)) as link:
+            link.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert link.recv(4) == b"HTTP"
+        with socket.create_connection(("127.0.0.1", forward.port)) as link:
+            link.sendall(b"GET ")
+            with own_cluster.fault("kill", "apiserver"):
+                with pytest.raises(gf.TransientError, match="ended before the command did"):
+                    running.wait(60)
+                assert running.stdout.read() == b""
+                assert link.recv(1) == b""
+                with pytest.raises(gf.TransientError, match="no answer from the API server"):
+                    job.exec("true")
+        running.close()
+        assert job.exec("echo back").text == "back\n"
+        with socket.create_connection(("127.0.0.1", forward.port)) as link:
+            link.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert link.recv(4) == b"HTTP"
+
+
+def test_a_killed_api_server_leaves_no_thread(job, own_cluster):
+    before = set(threading.enumerate())
+    running = job.backend.exec(job.ref, ["sleep", "300"], stdin=True)
+    with own_cluster.fault("kill", "apiserver"), pytest.raises(gf.TransientError):
+        running.wait(60)
+    running.close()
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_node_whose_pod_is_removed_is_told(job, own_cluster, namespace):
+    running = job.backend.exec(job.ref, ["sleep", "300"])
+    own_cluster.kubectl("-n", namespace, "delete", "pods", "--all", "--grace-period=0", "--force")
+    try:
+        assert running.wait(60) == 137  # the runtime may tell that it killed the command
+    except gf.NotFoundError as exc:
+        assert "ended meanwhile" in str(exc)  # noqa: PT017  # one of two right answers
+    running.close()
