@@ -177,28 +177,30 @@ def _levels_of(flavor: Json | None, topologies: Mapping[str, Json | None]) -> It
 # ---- judging
 
 
-def levels_for(site: Site, queue: str | None, pool: Pool) -> tuple[str, ...]:
-    """The levels of the topology by which a queue places gangs on a pool, the widest first.
+def levels_for(
+    site: Site, queue: str | None, pool: Pool, *, gpus: bool
+) -> tuple[tuple[str, ...], bool]:
+    """The levels by which a queue places gangs on a pool, the widest first.
 
-    A wish for a level shuts out every flavor that has no topology, so all flavors that are for
-    the pool's nodes must have the level.
+    Only those that every flavor for the pool's nodes has, as a wish for a level shuts the others
+    out; and whether each of these flavors has a topology, so that pods without any wish are out.
     """
     known = cast("Mapping[str, tuple[str, ...]]", site.facts.get("queue_topology") or {})
-    levels = tuple(known.get(queue or "", ()))
     records = cast("Mapping[str, Json]", site.facts.get("queue_quota") or {})
     flavors = (records.get(queue or "") or {}).get("flavors")
     if flavors is None:
-        return levels
+        return tuple(known.get(queue or "", ())), False
     labels = _labels_of(site, pool)
     fitting = [
         one for one in cast("Iterable[Json]", flavors)
         if all(labels.get(name) == value for name, value in one["labels"].items())
     ]  # fmt: skip
-    of_gpus = [one for one in fitting if GPU_RESOURCES.keys() & one["resources"].keys()]
+    of_gpus = [one for one in fitting if gpus and GPU_RESOURCES.keys() & one["resources"].keys()]
     mine: list[tuple[str, ...]] = [one.get("topology") or () for one in of_gpus or fitting]
     if not mine:
-        return ()
-    return tuple(level for level in mine[0] if all(level in other for other in mine))
+        return (), False
+    common = tuple(level for level in mine[0] if all(level in other for other in mine))
+    return common, all(mine)
 
 
 def queue_faults(

@@ -26,6 +26,7 @@ CLIQUE = "nvidia.com/gpu.clique"
 _HOST = "kubernetes.io/hostname"
 _REQUIRED = "kueue.x-k8s.io/podset-required-topology"
 _PREFERRED = "kueue.x-k8s.io/podset-preferred-topology"
+_UNCONSTRAINED = "kueue.x-k8s.io/podset-unconstrained-topology"
 _MOST_VALUES = 64
 
 
@@ -85,14 +86,16 @@ def nearness_of(
 ) -> Nearness:
     """Where the pods of a gang go in relation to each other."""
     pool = _pool(offer, site)
-    apart = _apart(offer, pool)
+    apart, queue = _apart(offer, pool), queue_of(offer.resources, site)
+    levels, needed = levels_for(site, queue, pool, gpus=bool(offer.gpus_per_node))
     if offer.num_nodes == 1 or network.way is None or not network.way.fabric:
-        return Nearness(apart=apart)
+        return Nearness(apart=apart, annotations={_UNCONSTRAINED: "true"} if needed else {})
     near = cast("str | None", facts_of(site, offer.pool).get("near"))
     together = must_share(offer, site, catalog)
-    queue = queue_of(offer.resources, site)
-    annotations = _annotations(together, near, levels_for(site, queue, pool))
-    if annotations:
+    annotations = _annotations(together, near, levels)
+    if needed and not annotations:
+        annotations = {_UNCONSTRAINED: "true"}
+    elif annotations:
         near = None  # Kueue chooses the nodes: a second opinion could only disagree
         together = None if _REQUIRED in annotations else together
     among: tuple[str, ...] = ()

@@ -337,6 +337,30 @@ def test_a_topology_is_asked_for_only_where_every_flavor_of_the_nodes_has_it(
     assert notes.get("kueue.x-k8s.io/podset-preferred-topology") == level
 
 
+@pytest.mark.parametrize(
+    ("flavors", "num_nodes", "wish"),
+    [
+        ([flavor([LAYER])], 1, "true"),
+        ([flavor([LAYER]), flavor([])], 1, None),
+        ([flavor([])], 1, None),
+        ([flavor(["block"]), flavor(["rack"])], 2, "true"),
+    ],
+)
+def test_pods_without_a_wish_are_still_let_into_flavors_that_all_have_a_topology(  # noqa: PLR0917
+    catalog, site_of, dressed, flavors, num_nodes, wish
+):
+    nodes = [dressed("eks-p5", f"n{i}") for i in range(2)]
+    record = {"cluster_queue": "cq", "stopped": "", "pending": 0, "flavors": flavors}
+    site = site_of(*nodes, queues=["q"], queue_quota={"q": record})
+    task = asked(num_nodes, tier="standard")
+    offer = make_offers(
+        task, site_of(*nodes, queues=["q"]), catalog, image=None, patch={}
+    ).best  # fmt: skip
+    made = make_plan(task, offer, site, catalog, run="", image=None, patch={}, grace_s=1)
+    notes = template(made)["metadata"]["annotations"]
+    assert notes.get("kueue.x-k8s.io/podset-unconstrained-topology") == wish
+
+
 def test_a_queue_without_a_topology_leaves_the_rack_to_the_scheduler(plan, site_of, racks):
     made = plan(asked(2, "GB200:4"), site_of(*racks(r1=1, r2=1), queues=["q"], gang_apis=EVERY_API))
     affinity = template(made)["spec"]["affinity"]
