@@ -1,5 +1,6 @@
 """Logs of a gang on a real cluster, followed while its parts break: each line once."""
 
+import functools
 import os
 import signal
 import threading
@@ -229,7 +230,12 @@ def test_a_follower_ends_when_the_namespace_is_deleted(backend, cluster, namespa
     cluster.kubectl("delete", "namespace", namespace, "--wait=false")
     following.end(60)
     assert [following.of(rank) for rank in (0, 1)] == [["up"], ["up"]]
-    assert backend.status(ref).state is JobState.GONE
+    gone = functools.partial(_is_gone, backend, ref)  # its pods go before it does
+    wait_until("the job is gone", gone, timeout_s=30)
+
+
+def _is_gone(backend, ref):
+    return backend.status(ref).state is JobState.GONE
 
 
 def test_lines_of_a_restarted_gang_are_of_both_attempts(backend):
