@@ -55,13 +55,9 @@ def dress_racks(own_cluster, *racks):
 @pytest.fixture
 def rack_backend(make, tmp_path):
     """Makes backends that take the dressed nodes of this machine for trays of a rack."""
-
-    def backend(*, domain=True, **fields):
-        row = ROW if domain else ROW.replace("compute_domain = true", "compute_domain = false")
-        (tmp_path / "rows.toml").write_text(row)
-        return make(catalog=Catalog.shipped().with_overlays(tmp_path / "rows.toml"), **fields)
-
-    return backend
+    (tmp_path / "rows.toml").write_text(ROW)
+    rows = Catalog.shipped().with_overlays(tmp_path / "rows.toml")
+    return lambda **fields: make(catalog=rows, **fields)
 
 
 def listed(backend, path):
@@ -316,10 +312,12 @@ def test_a_gang_goes_where_its_rack_has_room_and_its_domain_is_collected(
 
 
 def test_the_first_pod_of_a_gang_that_must_be_together_waits_for_no_other(
-    rack_backend, own_cluster
+    rack_backend, own_cluster, defined
 ):
+    defined("resource.nvidia.com", "ComputeDomain", "v1beta1")
     dress_racks(own_cluster, "r1", "r1")
-    backend = rack_backend(domain=False)
+    unclaimed = {"name": "job", "resources": {"claims": None}}  # no driver gives channels here
+    backend = rack_backend(pod_patch={"resourceClaims": None, "containers": [unclaimed]})
     plan = plan_of(backend, "echo up", resources=RACK)
     assert "together" in [item.name for item in plan.network if item.kind == "gang"]
     ref = backend.apply(plan)
