@@ -227,11 +227,23 @@ class Api:
         Raises what keeps it from being sent; the stream tells what the answer means.
         """
         way = self._opened()
+        credential = way.login.current()
         try:
-            connection = way.send(url_of(way.target, path, query), way.login.current())
+            connection = way.send(url_of(way.target, path, query), credential)
         except Exception as exc:  # noqa: BLE001  # urllib3's, ssl's and the socket's errors
             self._lost(f"GET {path}", exc)
-        return Stream(_Open(self, f"GET {path}", connection))
+        return Stream(_Open(self, f"GET {path}", connection, credential))
+
+    def renewal(self, operation: str, rejected: Credential) -> GpuFabricError | None:
+        """What a 401 means where the asker must ask again: None where nothing can be renewed."""
+        try:
+            renewed = self._opened().login.renewed(rejected)
+        except GpuFabricError as exc:
+            return exc
+        if renewed is None:
+            return None
+        words = "the credential had ended and was renewed: ask again"
+        return TransientError(words, backend=self.backend, operation=operation)
 
     def refusal(
         self, operation: str, code: int, data: bytes, headers: Mapping[str, str]
@@ -383,8 +395,9 @@ class Api:
 class _Open:
     """The connection of one `Stream`, and what its answers mean."""
 
-    def __init__(self, api: Api, operation: str, connection: Any) -> None:
+    def __init__(self, api: Api, operation: str, connection: Any, credential: Credential) -> None:
         self.sock: socket.socket = connection.sock
+        self._credential = credential
         self._api = api
         self._operation = operation
         self._connection = connection
@@ -393,7 +406,8 @@ class _Open:
         self._connection.close()
 
     def refused(self, status: int, data: bytes, headers: Mapping[str, str]) -> GpuFabricError:
-        return self._api.refusal(self._operation, status, data, headers)
+        renewal = self._api.renewal(self._operation, self._credential) if status == 401 else None
+        return renewal or self._api.refusal(self._operation, status, data, headers)
 
     def lost(self, why: str) -> GpuFabricError:
         return TransientError(

@@ -21,7 +21,7 @@ from tlsstub import (
 
 from gpufabric.backends.kubernetes._api import Api
 from gpufabric.backends.kubernetes._plugin import Plugin
-from gpufabric.errors import ConfigError, CredentialsError
+from gpufabric.errors import ConfigError, CredentialsError, TransientError
 
 # ---- exec plug-ins
 
@@ -130,6 +130,24 @@ def test_a_stream_that_was_rejected_is_asked_for_once_more(
     api.get("/x")
     stub.accepted = {"Bearer token-2"}
     assert json.loads(next(api.lines("/x")))["authorization"] == "Bearer token-2"
+
+
+def test_a_stream_that_another_thread_reads_is_to_be_asked_for_again(
+    stub, kubeconfig, open_api, plugin, tmp_path
+):
+    api = open_api(kubeconfig(stub, plugin(numbered(tmp_path))))
+    stream = api.open("/x")
+    refused = stream._connection.refused(401, b'{"message": "Unauthorized"}', {})
+    assert isinstance(refused, TransientError)
+    stream._connection.close()
+    assert api.credential().headers == (("Authorization", "Bearer token-2"),)
+
+
+def test_a_stream_whose_credential_cannot_be_renewed_is_refused(stub, kubeconfig, open_api):
+    stream = open_api(kubeconfig(stub, {"token": "abc"})).open("/x")
+    refused = stream._connection.refused(401, b'{"message": "Unauthorized"}', {})
+    assert isinstance(refused, CredentialsError)
+    stream._connection.close()
 
 
 def test_of_64_threads_one_obtains_the_new_token(stub, kubeconfig, open_api, plugin, tmp_path):
