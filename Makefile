@@ -66,7 +66,8 @@ test-crosscheck: $(CROSS)/.crosscheck
 CLUSTER  := $(PYTHON) tests/cluster/cluster.py
 # Runs tests on a cluster that is ended afterwards, also where they fail or are interrupted.
 ON_CLUSTER = trap '$(CLUSTER) down' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM HUP; $(CLUSTER) up
-CLUSTER_TESTS = GPUFABRIC_TEST_CLUSTER=required $(PYTEST) -q --durations=15 $(wildcard tests/kubernetes tests/cluster)
+# Most of a test is waiting, so there are more workers than cores; a test waits for its turn in a fixture.
+CLUSTER_TESTS = GPUFABRIC_TEST_CLUSTER=required $(PYTEST) -q -n 4 -o timeout_func_only=true --durations=15 $(wildcard tests/kubernetes tests/cluster)
 
 test-cluster: $(VENV)/.test
 ifdef GPUFABRIC_TEST_KUBECONFIG

@@ -10,3 +10,8 @@ from gfcluster.fixture import cluster, limited_user, namespace, own_cluster  # n
 from given import backend, make  # noqa: E402  # after the path
 
 __all__ = ["backend", "cluster", "limited_user", "make", "namespace", "own_cluster"]
+
+
+def pytest_collection_modifyitems(items):
+    """Those that need the cluster alone come last, so that the others need not wait for them."""
+    items.sort(key=lambda item: "own_cluster" in getattr(item, "fixturenames", ()))

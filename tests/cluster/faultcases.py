@@ -90,3 +90,14 @@ def pods_of(cluster, namespace):
     items = cluster.api.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
     label = "batch.kubernetes.io/job-completion-index"
     return {int(item["metadata"]["labels"][label]): item for item in items}
+
+
+def launch(kubeconfig, namespace, image, plan):
+    """What a process of its own does that is to be killed."""
+    from gpufabric.backends.kubernetes import Kubernetes
+    from gpufabric.config import Settings
+
+    settings = Settings(stop_grace_s=1.0, trust_env=False)
+    Kubernetes(
+        namespace=namespace, kubeconfig=kubeconfig, settings=settings, image=image
+    ).apply(plan)  # fmt: skip

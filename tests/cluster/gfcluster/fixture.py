@@ -5,7 +5,9 @@ neither, tests are skipped and say so; where GPUFABRIC_TEST_CLUSTER=required the
 """
 
 import contextlib
+import fcntl
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,20 +83,47 @@ def cluster() -> Cluster:
     pytest.skip(found)
 
 
+@contextlib.contextmanager
+def _turn(how: int) -> Generator[None, None, None]:
+    """Tests of several workers share a cluster, but one that changes its nodes has it alone.
+
+    Who comes first waits first: the gate keeps those who share from passing one who does not.
+    """
+    folder = Path(tempfile.gettempdir())
+    with (
+        (folder / "gpufabric-cluster.gate").open("w") as gate,
+        (folder / "gpufabric-cluster.turn").open("w") as turn,
+    ):
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(turn, how)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
+
+
 @pytest.fixture
 def own_cluster(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster that `cluster.py up` started; undressed and healed after the test."""
+    """The cluster that `cluster.py up` started, alone; undressed and healed after the test."""
     if not cluster.own:
         pytest.skip("needs the cluster of tests/cluster/cluster.py, to change its nodes")
-    yield cluster
-    if lifecycle.status()["state"] != "up":
-        faults.heal(lifecycle.running_nodes())
-    dress.undress_all(cluster.api, lifecycle.running_nodes())
+    with _turn(fcntl.LOCK_EX):
+        yield cluster
+        if lifecycle.status()["state"] != "up":
+            faults.heal(lifecycle.running_nodes())
+        dress.undress_all(cluster.api, lifecycle.running_nodes())
 
 
 @pytest.fixture
-def namespace(cluster: Cluster) -> Iterator[str]:
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own, ready for pods; deleted after it, with all that is in it."""
+    if "own_cluster" in request.fixturenames:
+        request.getfixturevalue("own_cluster")  # its turn comes first
+        yield from _made(cluster)
+        return
+    with _turn(fcntl.LOCK_SH):
+        yield from _made(cluster)
+
+
+def _made(cluster: Cluster) -> Iterator[str]:
     name = f"gpufabric-test-{uuid.uuid4().hex[:8]}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     if cluster.own:
@@ -119,15 +148,17 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def limited_user(own_cluster: Cluster, namespace: str) -> Callable[..., Path]:
+def limited_user(cluster: Cluster, namespace: str) -> Callable[..., Path]:
     """Makes a kubeconfig of a user who has just the rules given, in the test's namespace."""
+    if not cluster.own:
+        pytest.skip("needs the cluster of tests/cluster/cluster.py, to mint users")
 
     def make(*rules: Rule, cluster_rules: Sequence[Rule] = ()) -> Path:
         user = f"user-{uuid.uuid4().hex[:8]}"
         for kind, wanted in (("Role", rules), ("ClusterRole", cluster_rules)):
             if wanted:
                 for item in _role(kind, user, namespace, wanted):
-                    own_cluster.api.create(item)
+                    cluster.api.create(item)
         return users.mint(user, namespace=namespace)
 
     return make
