@@ -8,10 +8,19 @@ from typing import BinaryIO, cast
 from gpufabric._pause import pause, stoppable
 from gpufabric.backends._streams import communicate
 from gpufabric.backends.base import Backend, Live
-from gpufabric.errors import BackendError, JobTimeoutError, Problem, Remedy, SpecError, shown
-from gpufabric.job import ExecResult, JobRef
+from gpufabric.errors import (
+    BackendError,
+    JobTimeoutError,
+    NotFoundError,
+    Problem,
+    Remedy,
+    SpecError,
+    TransientError,
+    shown,
+)
+from gpufabric.job import ExecResult, JobRef, JobState, JobStatus
 
-__all__ = ["exec_on", "exec_on_all", "live_of", "words_of"]
+__all__ = ["exec_on", "exec_on_all", "live_of", "require_running", "words_of"]
 
 _AT_ONCE = 16
 _LOOK_S = 0.02
@@ -28,6 +37,30 @@ def live_of(backend: Backend, operation: str) -> Live:
         " Capability.EXEC is on the backends that can (Kubernetes, Local)",
         backend=backend.name, operation=operation, remedy=Remedy.FIX_REQUEST,
     )  # fmt: skip
+
+
+def require_running(status: JobStatus, node_rank: int, operation: str) -> None:
+    """Raises what `Live` raises where a node does not run; without a request of its own."""
+    if status.state is JobState.GONE:
+        raise NotFoundError(
+            f"{status.ref} is gone: torn down, or it never was",
+            backend=status.ref.backend, operation=operation,
+        )  # fmt: skip
+    if not 0 <= node_rank < len(status.nodes):
+        told = f"{node_rank} is not within 0 to {len(status.nodes) - 1}"
+        raise SpecError([Problem(path="node_rank", message=told)])
+    node = status.nodes[node_rank]
+    told = f"{node.state.value}{f': {node.reason}' if node.reason else ''}"
+    if node.state.ended:
+        raise NotFoundError(
+            f"node {node_rank} of {status.ref} runs no more: {told}",
+            backend=status.ref.backend, operation=operation,
+        )  # fmt: skip
+    if node.state is not JobState.RUNNING:
+        raise TransientError(
+            f"node {node_rank} of {status.ref} has not started: {told}",
+            backend=status.ref.backend, operation=operation,
+        )  # fmt: skip
 
 
 def words_of(command: Sequence[str] | str) -> list[str]:

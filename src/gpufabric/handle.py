@@ -7,11 +7,11 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, overload
 
-from gpufabric._live import exec_on, exec_on_all, live_of
+from gpufabric._live import exec_on, exec_on_all, live_of, require_running
 from gpufabric._pause import pause
 from gpufabric.backends.base import Backend
 from gpufabric.config import Settings
-from gpufabric.errors import JobFailedError, JobTimeoutError, ParseError, SpecError
+from gpufabric.errors import JobFailedError, JobTimeoutError, ParseError, Problem, SpecError
 from gpufabric.job import ExecResult, JobRef, JobState, JobStatus, LogLine
 from gpufabric.plan import Attempt, LaunchPlan, LaunchPolicy, Offer, Rejection
 
@@ -214,6 +214,10 @@ class JobHandle:
         from gpufabric._forward import PortForward
 
         live = live_of(self._backend, "port_forward")
+        if not 0 < port < 1 << 16:
+            told = f"{port} is no port: 1 to 65535"
+            raise SpecError([Problem(path="port", message=told)])
+        require_running(self.status(), node_rank, "port_forward")
         return PortForward(
             lambda: live.connect(self.ref, port, node_rank=node_rank),
             node_rank=node_rank, node_port=port, local_port=local_port,

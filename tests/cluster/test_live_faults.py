@@ -22,6 +22,7 @@ def job(own_cluster, namespace):
         gf.Fabric(place, settings=settings) as fabric,
         fabric.launch(gf.Task(run=serve, name="live")) as made,
     ):
+        made.exec(["bash", "-c", "until : </dev/tcp/127.0.0.1/8000; do sleep 0.1; done"])
         yield made
 
 

@@ -216,6 +216,20 @@ def test_a_local_port_that_is_taken_is_told(pair):
             pair.port_forward(80, local_port=port)
 
 
+def test_a_port_of_what_does_not_run_is_refused_at_once(launch):
+    job = launch("true")
+    with pytest.raises(gf.SpecError, match="port: 70000 is no port"):
+        job.port_forward(70000)
+    with pytest.raises(gf.SpecError, match="node_rank: 1 is not within 0 to 0"):
+        job.port_forward(80, node_rank=1)
+    job.wait()
+    with pytest.raises(gf.NotFoundError, match="runs no more: succeeded"):
+        job.port_forward(80)
+    job.teardown()
+    with pytest.raises(gf.NotFoundError, match="is gone"):
+        job.port_forward(80)
+
+
 # cp
 
 

@@ -55,8 +55,9 @@ class Node:
             raise SpecError([Problem(path="node_rank", message=told)])
         self.api, self.namespace, self.ref, self.rank = api, namespace, ref, node_rank
         pods = again(lambda: pods_of(api, namespace, ref.name))
-        mine = [pod for pod in pods if rank_of(pod) == node_rank]
-        pod = max(mine, key=attempt_of, default=None)
+        attempt = max(map(attempt_of, pods), default=0)
+        mine = [pod for pod in pods if rank_of(pod) == node_rank and attempt_of(pod) == attempt]
+        pod = mine[-1] if mine else None  # one that was lost may still be listed before
         self._refuse(pod, found)
         self.pod = str(pod["metadata"]["name"]) if pod else ""
         self.uid = str(pod["metadata"]["uid"]) if pod else ""
@@ -139,8 +140,8 @@ class NodeCommand(Exec):
         line, newline, rest = bytes(self._head).partition(b"\n")
         if not newline:
             return b""
-        self._pid = int(line)
-        return rest
+        self._pid = int(line) if line.isdigit() else 0
+        return rest if self._pid else bytes(self._head)  # a shell that says more than it was told
 
     def wait(self, timeout_s: float | None = None) -> int:
         """See `Exec.wait`; where the node ended first, `NotFoundError` says how."""
@@ -153,7 +154,7 @@ class NodeCommand(Exec):
         """Ends the command, also on the node."""
         running = not self.ended
         super().close()
-        if running and self._pid is not None:
+        if running and self._pid:
             command = ["/bin/sh", "-c", _KILL, str(self._pid)]
             try:
                 exec_in(

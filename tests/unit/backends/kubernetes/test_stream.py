@@ -293,6 +293,17 @@ def test_a_ping_is_answered(serve):
     assert run(serve(answer)).exit_code == 0
 
 
+def test_a_quiet_connection_is_kept_alive(serve, monkeypatch):
+    monkeypatch.setattr("gpufabric.backends.kubernetes._websocket._QUIET_S", 0.05)
+
+    def answer(link):
+        link.accept("v5.channel.k8s.io")
+        assert next(link.messages()) == (PING, b"")
+        link.send(DONE)
+
+    assert run(serve(answer)).exit_code == 0
+
+
 @pytest.mark.parametrize("stdin", [None, b""])
 def test_a_server_or_proxy_without_websockets_is_told(serve, stdin):
     with pytest.raises(UpgradeRefusedError, match=r"no websocket .* answered 200 <html>"):
@@ -398,6 +409,24 @@ def test_what_keeps_from_a_port_is_told(serve, message, words):
     link = PortStream(serve(port_answer(message)), namespace="ml", pod="p", port=80)
     read_all(link)
     assert words in str(link.error)
+    link.close()
+
+
+def test_answers_come_after_this_side_has_said_all_until_they_pause(serve, monkeypatch):
+    monkeypatch.setattr("gpufabric.backends.kubernetes._stream._LINGER_S", 0.3)
+
+    def answer(link):
+        link.accept("v4.channel.k8s.io")
+        said = link.messages()
+        assert next(said)[1] == b"\x00all"
+        link.send(b"\x00\x50\x00answer")
+        assert next(said)[0] == CLOSE
+
+    link = PortStream(serve(answer), namespace="ml", pod="p", port=80)
+    link.socket.sendall(b"all")
+    link.socket.shutdown(socket.SHUT_WR)
+    assert read_all(link) == b"answer"
+    assert link.error is None
     link.close()
 
 
