@@ -7,7 +7,6 @@ which end with the `Loop` that they work for.
 
 import contextlib
 import heapq
-import io
 import itertools
 import queue
 import selectors
@@ -18,153 +17,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from http.client import HTTPException, HTTPMessage, parse_headers
 from typing import Protocol, TypeVar
 
 from gpufabric._pause import pause
-from gpufabric.errors import GpuFabricError, TransientError
+from gpufabric.backends.kubernetes._answer import Answer
+from gpufabric.errors import GpuFabricError
 
-__all__ = ["Answer", "Connection", "Loop", "Reader", "Stream"]
+__all__ = ["Connection", "Loop", "Reader", "Stream"]
 
 T = TypeVar("T")
 
 _RECORD = 1 << 14  # as much as one TLS record holds
 _TURN = 1 << 18  # of one stream, before the next has its turn
-_HEAD = 1 << 16
 _WORDS = 1 << 20
 _HELPERS = 16
 _SLICE_S = 0.2  # so often it is looked whether anybody still waits
 _LET_COME_S = 0.0002  # for each busy stream: many small reads cost more than few large ones
 _MOST_LET_COME_S = 0.05
 _JOIN_S = 1.0
-
-
-class Answer:
-    """An HTTP/1.1 answer, put together from its bytes however they are cut."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.headers: HTTPMessage | None = None
-        self.over = False
-        self._rest: bytes = b""
-        self._left: int = 0  # bytes of the body, or of the chunk and the line end after it
-        self._take: Callable[[bytes], bytes] = self._head
-
-    def feed(self, data: bytes) -> bytes:
-        """The bytes of the body that are in `data`. Raises `ValueError` for what is no HTTP."""
-        return self._take(data)
-
-    def end(self) -> bool:
-        """Whether the connection may end here."""
-        if self._take == self._until_closed:
-            self.over = True
-        return self.over
-
-    def _head(self, data: bytes) -> bytes:
-        data = self._rest + data
-        at = data.find(b"\r\n\r\n")
-        if at < 0:
-            self._rest = data
-            if len(data) > _HEAD:
-                raise ValueError("its head does not end")
-            return b""
-        line, _, fields = data[: at + 4].partition(b"\r\n")
-        words = line.split(None, 2)
-        if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-            raise ValueError(f"it begins with {line[:60]!r}")
-        self._rest = b""
-        if words[1].startswith(b"1"):  # 100 Continue and its like: the answer comes after it
-            return self._head(data[at + 4 :]) if data[at + 4 :] else b""
-        try:
-            self.headers = parse_headers(io.BytesIO(fields))
-        except HTTPException as exc:
-            raise ValueError(str(exc)) from exc
-        self.status = int(words[1])
-        self._take = self._body()
-        return self._take(data[at + 4 :])
-
-    def _body(self) -> Callable[[bytes], bytes]:
-        headers = self.headers or HTTPMessage()
-        if "chunked" in str(headers.get("Transfer-Encoding") or "").lower():
-            return self._chunked
-        length = str(headers.get("Content-Length") or "")
-        if not length.isdigit():
-            return self._until_closed
-        self._left = int(length)
-        return self._counted
-
-    def _until_closed(self, data: bytes) -> bytes:
-        return data
-
-    def _counted(self, data: bytes) -> bytes:
-        data = data[: self._left]
-        self._left -= len(data)
-        self.over = not self._left
-        return data
-
-    def _chunked(self, data: bytes) -> bytes:
-        if self.over:
-            return b""
-        if self._rest:
-            data, self._rest = self._rest + data, b""
-        found: list[bytes] = []
-        at = self._begun(data, found)
-        if at < len(data):
-            at += self._many_chunks(data[at:] if at else data, found)
-        size, find, add = len(data), data.find, found.append
-        while at < size:
-            end = find(b"\r\n", at)
-            if end < 0:
-                if size - at > _HEAD:
-                    raise ValueError("a chunk has no length")
-                break
-            try:
-                length = int(data[at:end], 16)
-            except ValueError:
-                length = int(data[at:end].partition(b";")[0], 16)
-            if not length:
-                self.over = True
-                break
-            end += 2
-            at = end + length + 2
-            if at > size:  # a part of it
-                self._left = at - size
-                add(data[end : end + length])
-                at = size
-                break
-            add(data[end : end + length])
-        self._rest = data[at:]
-        return b"".join(found)
-
-    @staticmethod
-    def _many_chunks(data: bytes, found: list[bytes]) -> int:
-        """Takes the whole chunks at the beginning, where no line end is in them: the usual case."""
-        parts = data.split(b"\r\n")
-        pairs = (len(parts) - 1) // 2
-        if b"0" in parts[: 2 * pairs : 2]:  # the body ends here
-            pairs = parts[::2].index(b"0")
-        sizes, contents = parts[: 2 * pairs : 2], parts[1 : 2 * pairs : 2]
-        try:
-            lengths = {size: int(size, 16) for size in set(sizes)}
-        except ValueError:
-            return 0
-        wanted = list(map(lengths.__getitem__, sizes))
-        if 0 in lengths.values() or wanted != list(map(len, contents)):
-            return 0
-        found += contents
-        rest = parts[2 * pairs :]
-        return len(data) - sum(map(len, rest)) - 2 * (len(rest) - 1)
-
-    def _begun(self, data: bytes, found: list[bytes]) -> int:
-        """Takes what `data` has of the chunk that began before; gives where the next begins."""
-        if not self._left:
-            return 0
-        content = self._left - 2
-        if content > 0:
-            found.append(data[:content])
-        taken = min(self._left, len(data))
-        self._left -= taken
-        return taken
 
 
 class Connection(Protocol):
@@ -449,8 +319,3 @@ class Loop:
 
 def _raise(exc: BaseException) -> None:
     raise exc
-
-
-def transient(error: GpuFabricError | None) -> bool:
-    """Whether the same request may succeed in a while."""
-    return error is None or isinstance(error, TransientError)

@@ -39,6 +39,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.uid = "j1"
         self.refused = None
         self.connection = 0
+        self.restarts, self.before = 0, []
         self.past = {}  # what there was at each version before this one
         self.open = 0
         self.stopping = False
@@ -72,6 +73,10 @@ class Server(http.server.ThreadingHTTPServer):
     def replace(self):
         """Another job has its name."""
         self._change(uid="j2")
+
+    def restart(self, lines):
+        """The container was started again, and has written these lines since."""
+        self._change(before=self.lines, lines=lines, restarts=self.restarts + 1)
 
     def hang_up(self, how="cut"):
         """Ends every watch: in order, or as a connection that breaks."""
@@ -135,7 +140,9 @@ class Server(http.server.ThreadingHTTPServer):
             "spec": {"nodeName": "n1"},
             "status": {
                 "phase": "Succeeded" if self.over else "Running",
-                "containerStatuses": [{"name": "job", "state": state}],
+                "containerStatuses": [
+                    {"name": "job", "state": state, "restartCount": self.restarts}
+                ],
             },
         }
 
@@ -245,7 +252,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._send(server.logs, {"message": "pods/log is forbidden: User u cannot get"})
             return
         since = query.get("sinceTime", "")[:19]
-        lines = [line for line in server.lines if line[:19] >= since or line[0] != "2"]
+        every = server.before if query.get("previous") else server.lines
+        lines = [line for line in every if line[:19] >= since or line[0] != "2"]
         text = "\n".join(lines) + ("\n" if server.newline and lines else "")
         most = server.breaks.pop(0) if server.breaks else len(lines)
         self._begin()

@@ -200,6 +200,18 @@ def test_another_job_of_the_same_name_is_not_followed(serving):
     assert said(seen) == [f"line {i}" for i in range(5)]
 
 
+def test_lines_of_both_lives_of_a_container_come_once(serving):
+    """It is killed while its last lines were not read; the kubelet keeps the log of that life."""
+    before, after = stamped(60)[:40], stamped(60)[40:]
+    with serving(before, [25, 10, 3]) as (api, server):
+        lines = follow(api)
+        seen = [next(lines) for _ in range(25)]
+        server.restart(after)
+        seen += lines
+    assert said(seen) == [f"line {i}" for i in range(60)]
+    assert told(seen) == []
+
+
 def test_words_of_the_kubelet_are_an_event_and_told_once(serving):
     lines = ["failed to create fsnotify watcher: too many open files", *stamped(3)]
     with serving(lines, [1, 1, 1]) as (api, _):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufabric.backends.kubernetes._streams import Answer
+from gpufabric.backends.kubernetes._answer import Answer
 
 _HEAD = b"HTTP/1.1 200 OK\r\nDate: today\r\n"
 _ODD = [b"a line\n", b"with\r\n its end\r\n", b"5\r\nhello\r\n"]
