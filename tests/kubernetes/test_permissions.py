@@ -98,6 +98,10 @@ ELSEWHERE = {
 }  # fmt: skip
 
 
+#: Asked for only where a flavor, a ClusterQueue, Karpenter or a ResourceSlice leads there.
+ONLY_WHERE_USED = {"topologies", "admissionchecks", "nodepools", "resourceclaims"}
+
+
 def rules_of(*rows):
     made = []
     for row in rows:
@@ -218,6 +222,8 @@ def test_a_life_asks_for_what_the_role_gives_and_nothing_else(recorded, tmp_path
     inside = {right for right in GIVEN if right[3] and right[:2] not in ELSEWHERE}
     unused = inside - seen
     assert unused == set(), f"in the Role and never asked:\n{unused}"
+    wide = {right for right in GIVEN if not right[3] and right[1] not in ONLY_WHERE_USED}
+    assert wide - asked == set(), f"in the ClusterRole and never asked:\n{wide - asked}"
 
 
 @pytest.mark.parametrize("number", range(1, 6))
