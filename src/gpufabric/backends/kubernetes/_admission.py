@@ -69,6 +69,7 @@ def _judged(
     if offer.num_nodes > 1:
         noted += fact.get("warnings") or ()
         never = (*never, *([str(fact["one_node_only"])] if fact.get("one_node_only") else ()))
+    noted += [str(fact["lacks"])] if fact.get("lacks") else []
     noted += fact.get("notes") or ()
     if site.facts.get("usage_seen") is False:
         noted.append("what other namespaces use of the nodes may not be seen: they may be full")

@@ -154,6 +154,7 @@ class _Alike:
             ),
             "labels": _common(members, labels),
             "shared": first.shared,
+            "lacks": first.lacks,
             "other_accelerators": sorted(filter(_is_slice, first.allocatable)),
             "free": [
                 {

@@ -144,7 +144,8 @@ class Node:
             for t in sorted(spec.get("taints") or (), key=lambda t: str(t["key"]))
             if not str(t["key"]).startswith(_TRANSIENT_TAINTS)
         )
-        self.unusable = _unusable(spec, status)
+        self.unusable = _unusable(self.labels, spec, status)
+        self.lacks = self._lacks()
         self.spot = any(self.labels.get(name) == value for name, value in SPOT.items())
         self.fabric_label = found[1].fabric_label if found else None
         value = self.labels.get(self.fabric_label or "")
@@ -163,6 +164,13 @@ class Node:
             self.model() if self.row is None else None, self.shared,
             *(self.labels.get(name) for name in TYPE_LABELS[:2]),  # pods select by their spelling
         )  # fmt: skip
+
+    def _lacks(self) -> str:
+        """Accelerators that its type has and its device plug-in does not give."""
+        most = self.row.gpu.count if self.row is not None else 0
+        if self.gpus >= most or self.shared:
+            return ""
+        return f"its nodes give {self.gpus} of the {most} accelerators of {self.type}"
 
     def model(self) -> str | None:
         """The accelerator in the words of whoever labels the node."""
@@ -201,8 +209,10 @@ def _shared(labels: Mapping[str, str]) -> str:
     return ""
 
 
-def _unusable(spec: Json, status: Json) -> str:
-    """Why a node takes no pods now, "" where it takes them."""
+def _unusable(labels: Mapping[str, str], spec: Json, status: Json) -> str:
+    """Why a node takes no pods of ours now, "" where it takes them."""
+    if labels.get("kubernetes.io/os", "linux") != "linux":
+        return f"it runs {labels['kubernetes.io/os']}"
     ready = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), None)
     if ready is None or ready.get("status") != "True":
         return "not ready"

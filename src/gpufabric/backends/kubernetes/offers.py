@@ -126,6 +126,9 @@ def _open_pools(
 
     for pool in site.pools:
         fact = facts_of(site, pool.name)
+        if fact.get("lacks") and not pool.accelerator and _wants_gpu(option):
+            refuse(pool, f"{fact['lacks']}: is the device plug-in running there?")
+            continue
         taint = _keeps_out(fact, gpu=bool(fact.get("gpu_resource")) and _wants_gpu(option))
         if taint and "tolerations" not in patch:
             refuse(pool, f"its nodes have the taint {taint}; tolerate it with pod_patch")

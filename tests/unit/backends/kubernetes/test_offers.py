@@ -78,6 +78,30 @@ def test_parts_of_gpus_are_not_offered_as_whole_ones(site_of, dressed, ask, labe
     assert (state, "its GPUs are shared" in words) == ("refused", True), words
 
 
+def test_nodes_whose_device_plugin_is_not_there_are_told(site_of, dressed, ask):
+    node = dressed("eks-p5")
+    del node["status"]["allocatable"]["nvidia.com/gpu"]
+    state, words = ask(task_of(1, tier="standard"), site_of(node))
+    assert state == "refused"
+    assert "give 0 of the 8 accelerators of p5.48xlarge: is the device plug-in running" in words
+
+
+def test_a_node_with_a_broken_gpu_is_offered_for_what_it_has(site_of, dressed, ask):
+    node = dressed("eks-p5")
+    node["status"]["allocatable"]["nvidia.com/gpu"] = "7"
+    assert ask(task_of(1, tier="standard"), site_of(node))[0] == "refused"
+    state, words = ask(task_of(1, "H100:4", tier="standard"), site_of(node))
+    assert (state, "give 7 of the 8" in words) == ("offered", True), words
+
+
+def test_nodes_of_another_system_take_none_of_our_pods(site_of, dressed, ask):
+    node = dressed("bare")
+    node["metadata"]["labels"]["kubernetes.io/os"] = "windows"
+    site = site_of(node)
+    assert ask(task_of(1, None), site)[0] == "refused"
+    assert dict(site.facts["pools"]["cpu"]["why_unusable"]) == {"n1": "it runs windows"}
+
+
 @pytest.mark.parametrize("none", ["none", ""])
 def test_gpus_that_are_not_shared_are_whole(site_of, dressed, ask, none):
     node = dressed("eks-p5")
