@@ -16,6 +16,7 @@ from gpufabric.job import JobRef, JobState, JobStatus, NodeStatus
 __all__ = [
     "attempt_of",
     "disruption_of",
+    "failed_container",
     "first_failed",
     "has_ended",
     "has_log",
@@ -93,6 +94,14 @@ def has_ended(pod: Json) -> bool:
         return True
     for_ever = (pod.get("spec") or {}).get("restartPolicy", "Never") != "Never"
     return terminated_of(pod) is not None and not for_ever
+
+
+def failed_container(pod: Json) -> str:
+    """The container whose log tells why a pod failed: one before the job's, or the job's."""
+    if terminated_of(pod) is None:
+        for name, _ in _failed_before(pod):
+            return name
+    return CONTAINER
 
 
 def last_words(pod: Json) -> tuple[str, ...]:

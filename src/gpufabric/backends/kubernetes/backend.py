@@ -34,7 +34,12 @@ from gpufabric.backends.kubernetes._objects import (
     workloads_of,
 )
 from gpufabric.backends.kubernetes._patience import Patience
-from gpufabric.backends.kubernetes._status import first_failed, job_status, last_words
+from gpufabric.backends.kubernetes._status import (
+    failed_container,
+    first_failed,
+    job_status,
+    last_words,
+)
 from gpufabric.backends.kubernetes.check import check_cluster
 from gpufabric.backends.kubernetes.discover import read_site
 from gpufabric.backends.kubernetes.offers import make_offers
@@ -277,7 +282,7 @@ class Kubernetes:
         if not mine:
             return ()
         path = path_of("v1", "Pod", namespace, str(mine[-1]["metadata"]["name"])) + "/log"
-        query = {"container": CONTAINER, "tailLines": str(_TAIL)}
+        query = {"container": failed_container(mine[-1]), "tailLines": str(_TAIL)}
         try:
             lines = list(self._api.lines(path, query, read_timeout_s=30.0))
         except GpuFabricError:  # its node is lost, or the log may not be read

@@ -172,7 +172,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 meta = {"resourceVersion": str(server.version)}
                 self._send(200, {"items": server.objects(kind), "metadata": meta})
             else:
-                self._send(200, server.pod())
+                self._send(200, server.job() if "/jobs/" in url.path else server.pod())
         except OSError:
             self.close_connection = True
 

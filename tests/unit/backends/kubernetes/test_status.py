@@ -1,7 +1,12 @@
 import pytest
 
 from gpufabric.backends.kubernetes._objects import Found
-from gpufabric.backends.kubernetes._status import job_status, last_words, node_state
+from gpufabric.backends.kubernetes._status import (
+    failed_container,
+    job_status,
+    last_words,
+    node_state,
+)
 from gpufabric.backends.kubernetes._wait import why_waiting
 from gpufabric.job import JobRef, JobState
 
@@ -213,6 +218,13 @@ def test_a_node_that_failed_before_another_was_lost_is_why_the_gang_failed():
     other = pod(0, state=ended(7, "2026-01-01T00:00:03Z"), phase="Failed")
     status = job_status(REF, found({"type": "Failed"}), [other, lost])
     assert (status.exit_code, status.reason) == (7, "node 0: exit code 7")
+
+
+def test_the_log_that_tells_is_of_the_container_that_failed():
+    early = before("code", terminated={"exitCode": 2, "reason": "Error"})
+    assert failed_container(pod(phase="Failed", state=INITIALIZING, **early)) == "code"
+    assert failed_container(pod(phase="Failed", state=ended(1), **early)) == "job"
+    assert failed_container(pod(state=RUNNING)) == "job"
 
 
 def test_what_a_container_said_last_is_kept_by_the_cluster():
