@@ -44,7 +44,7 @@ plugins = some(EXEC).map(lambda body: {"exec": {"command": "/nonexistent/login",
 users = st.one_of(values, some(USER), plugins, st.builds(lambda v: {"token": v}, values))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     cluster=clusters, user=users, context=st.one_of(st.just({"cluster": "c", "user": "u"}), values)
 )
@@ -71,7 +71,7 @@ def test_a_kubeconfig_is_used_or_refused_by_our_own_errors(cluster, user, contex
         api.close()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=st.text(max_size=200))
 def test_any_text_is_a_kubeconfig_or_refused(text):
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def test_any_text_is_a_kubeconfig_or_refused(text):
             return
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(der=st.binary(max_size=80))
 def test_any_bytes_have_an_end_or_none(der):
     import base64
