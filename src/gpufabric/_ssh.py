@@ -14,7 +14,7 @@ from gpufabric.backends.base import Command, Live
 from gpufabric.errors import BackendError, Problem, Remedy, SpecError
 from gpufabric.job import JobRef
 
-__all__ = ["carry_ssh", "config_text", "read_key", "remote_user"]
+__all__ = ["carry", "carry_ssh", "config_text", "read_key", "remote_user"]
 
 _KEY = re.compile(r"(ssh-|ecdsa-|sk-)[\w@.-]+ [A-Za-z0-9+/=]{20,}( [^\r\n]*)?")
 _KEYS = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")
@@ -155,7 +155,11 @@ def config_text(  # noqa: PLR0913  # the facts of one configuration, by keyword
 def carry_ssh(live: Live, ref: JobRef, *, node_rank: int, key: str) -> int:
     """Joins this process's standard streams with an sshd on the node, to its end."""
     words = ["/bin/sh", "-c", _FIND + _SERVE, "gpufabric", key, _ENTER]
-    running = live.exec(ref, words, node_rank=node_rank, stdin=True)
+    return carry(live.exec(ref, words, node_rank=node_rank, stdin=True))
+
+
+def carry(running: Command) -> int:
+    """Joins this process's standard streams with a command's; gives its exit code."""
     try:
         threading.Thread(target=_send, args=(running,), daemon=True).start()
         threading.Thread(target=_copy, args=(running.stderr.fileno(), 2), daemon=True).start()

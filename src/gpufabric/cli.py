@@ -124,6 +124,19 @@ def _parser() -> argparse.ArgumentParser:
         ("teardown", _teardown, "remove everything that a launch made"),
     ):
         command(name, call, text).add_argument("ref")
+    inside = command("exec", _exec, "run a command in a node that runs, with this standard input")
+    inside.add_argument("--node-rank", type=int, default=0)
+    inside.add_argument("ref")
+    inside.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+    cp = command("cp", _cp, "copy a file or folder to a node or from one (RANK:PATH, *:PATH)")
+    cp.add_argument("ref")
+    cp.add_argument("source")
+    cp.add_argument("target")
+    forward = command("port-forward", _port_forward, "make a port of a node one of this machine")
+    forward.add_argument("--node-rank", type=int, default=0)
+    forward.add_argument("--local-port", type=int, default=0)
+    forward.add_argument("ref")
+    forward.add_argument("port", type=int)
     connect = command("connect", _connect, "join standard input and output with an sshd on a node"
                       " (what ssh_config() makes ssh run)")  # fmt: skip
     connect.add_argument("ref")
@@ -245,6 +258,34 @@ def _cancel(args: argparse.Namespace) -> int:
 def _teardown(args: argparse.Namespace) -> int:
     with _attached(args.ref) as job:
         job.teardown()
+    return _OK
+
+
+def _exec(args: argparse.Namespace) -> int:
+    from gpufabric._live import live_of, words_of
+    from gpufabric._ssh import carry
+
+    words = words_of(args.command[1:] if args.command[:1] == ["--"] else args.command)
+    with _attached(args.ref) as job:
+        live = live_of(job.backend, "exec")
+        return carry(live.exec(job.ref, words, node_rank=args.node_rank, stdin=True))
+
+
+def _cp(args: argparse.Namespace) -> int:
+    with _attached(args.ref) as job:
+        job.cp(args.source, args.target)
+    return _OK
+
+
+def _port_forward(args: argparse.Namespace) -> int:
+    with (
+        _attached(args.ref) as job,
+        job.port_forward(
+            args.port, node_rank=args.node_rank, local_port=args.local_port
+        ) as forward,
+    ):
+        print(f"127.0.0.1:{forward.port}", flush=True)
+        job.wait()
     return _OK
 
 

@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -568,6 +569,37 @@ def test_a_configuration_leads_another_process_to_the_place():
     assert "ProxyCommand env 'KUBECONFIG=/a b' " in text
     assert "connect kubernetes://prod/ml/train-1 1 --key 'ssh-x y 100%%'\n" in text
     assert "IdentityFile" not in text
+
+
+# from a shell
+
+
+def command(*words):
+    return [sys.executable, "-m", "gpufabric", *map(str, words)]
+
+
+def test_a_shell_runs_commands_copies_and_reaches_ports(echo, tmp_path):
+    job, port = echo
+    words = command("exec", job.ref, "--", "sh", "-c", "cat; echo err >&2; exit 3")
+    done = subprocess.run(words, input=b"in", capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"in", b"err\n")
+    subprocess.run(command("cp", job.ref, __file__, "0:copied.py"), check=True, timeout=60)
+    subprocess.run(command("cp", job.ref, "0:copied.py", tmp_path), check=True, timeout=60)
+    assert (tmp_path / "copied.py").read_bytes() == Path(__file__).read_bytes()
+    with subprocess.Popen(command("port-forward", job.ref, port), stdout=subprocess.PIPE) as at:
+        host, _, local = at.stdout.readline().decode().partition(":")
+        with socket.create_connection((host, int(local)), 30) as sock:
+            sock.sendall(b"hello")
+            assert sock.recv(5) == b"hello"
+        at.send_signal(signal.SIGINT)
+        assert at.wait(30) == 130
+
+
+def test_a_shell_is_told_what_is_wrong(launch):
+    words = command("exec", "--node-rank", "1", launch().ref, "true")
+    done = subprocess.run(words, capture_output=True, check=False, timeout=60, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "gpufabric: node_rank: 1 is not within 0 to 0\n"
 
 
 # awaited
