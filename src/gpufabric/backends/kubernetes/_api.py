@@ -29,6 +29,7 @@ from gpufabric.backends.kubernetes._connection import (
 )
 from gpufabric.backends.kubernetes._errors import ExpiredError, error_of, no_answer
 from gpufabric.backends.kubernetes._login import Credential
+from gpufabric.backends.kubernetes._official import OfficialClient
 from gpufabric.backends.kubernetes._origin import (
     ACCOUNT,
     IN_CLUSTER,
@@ -85,12 +86,13 @@ class Api:
         trust_env: bool = True,
         login_timeout_s: float = 60.0,
         account: Path = ACCOUNT,
+        client: OfficialClient | None = None,
     ) -> None:
         """Reads nothing yet; the configuration is loaded on the first request."""
         self.backend = backend
         self._origin = Origin(
             backend=backend, context=context, kubeconfig=kubeconfig, trust_env=trust_env,
-            login_timeout_s=login_timeout_s, account=account,
+            login_timeout_s=login_timeout_s, account=account, client=client,
         )  # fmt: skip
         self._timeout_s = timeout_s
         self._way: Connections | None = None

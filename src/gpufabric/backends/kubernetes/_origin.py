@@ -11,6 +11,7 @@ from gpufabric.backends.kubernetes._login import (
     credential_of,
     pod_credential,
 )
+from gpufabric.backends.kubernetes._official import OfficialClient, connections_of, place_of
 from gpufabric.backends.kubernetes._target import pod_target, target_of
 from gpufabric.config import environment
 from gpufabric.errors import ConfigError
@@ -57,9 +58,12 @@ class Origin:
     trust_env: bool
     login_timeout_s: float
     account: Path
+    client: OfficialClient | None = None
 
     def place(self) -> tuple[str, str]:
         """The context, or `IN_CLUSTER`, and its namespace. Raises `ConfigError`."""
+        if self.client is not None:
+            return self.context or place_of(self.client), "default"
         chosen = self.chosen()
         if chosen is None:
             return IN_CLUSTER, in_cluster_namespace(self.account) or "default"
@@ -96,6 +100,8 @@ class Origin:
     def connections(self) -> Connections:
         """What requests go over. Reads the kubeconfig, and asks nobody yet."""
         load_urllib3()
+        if self.client is not None:
+            return connections_of(self.client, backend=self.backend)
         seen = environment()
         trusted = environment(trust_env=self.trust_env)
         chosen = self.chosen()

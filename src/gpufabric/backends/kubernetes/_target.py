@@ -14,7 +14,7 @@ from gpufabric.backends.kubernetes._kubeconfig import Chosen
 from gpufabric.backends.kubernetes._login import Credential
 from gpufabric.errors import ConfigError
 
-__all__ = ["Proxy", "Target", "pod_target", "target_of", "tls_context"]
+__all__ = ["Proxy", "Target", "given_proxy", "pod_target", "target_of", "tls_context"]
 
 
 @frozen(kw_only=True)
@@ -173,6 +173,20 @@ def _proxy(url: str, where: str, key: str) -> Proxy:
     )
 
 
+def given_proxy(server: str, url: str | None, skipped: str | None, where: str) -> Proxy | None:
+    """A proxy that was named, unless the server is one of those that are reached without."""
+    parts = _split(server, where, "host")
+    if parts.scheme not in {"https", "http"} or not parts.hostname:
+        raise ConfigError(f"{where}: host {server!r} is no http or https address")
+    return None if not url or _is_skipped(parts, skipped) else _proxy(url, where, "proxy")
+
+
+def _is_skipped(server: SplitResult, skipped: str | None) -> bool:
+    host = (server.hostname or "").lower()
+    port = server.port or (443 if server.scheme == "https" else 80)
+    return any(_matches(entry.strip().lower(), host, port) for entry in (skipped or "").split(","))
+
+
 def _environment_proxy(server: SplitResult, environment: Mapping[str, str]) -> Proxy | None:
     """HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as Go's programs read them.
 
@@ -180,12 +194,9 @@ def _environment_proxy(server: SplitResult, environment: Mapping[str, str]) -> P
     """
     name = f"{server.scheme}_proxy"
     url = environment.get(name.upper()) or environment.get(name)
-    host = (server.hostname or "").lower()
-    if not url or _is_loopback(host):
+    if not url or _is_loopback((server.hostname or "").lower()):
         return None
-    skipped = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
-    port = server.port or (443 if server.scheme == "https" else 80)
-    if any(_matches(entry.strip().lower(), host, port) for entry in skipped.split(",")):
+    if _is_skipped(server, environment.get("NO_PROXY") or environment.get("no_proxy")):
         return None
     return _proxy(url, "the environment", name.upper())
 

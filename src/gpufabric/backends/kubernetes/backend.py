@@ -8,7 +8,7 @@ import datetime as dt
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from gpufabric._frozen import FrozenDict, evolve, freeze
 from gpufabric.backends.base import Capability, CheckReport, Site
@@ -21,7 +21,6 @@ from gpufabric.backends.kubernetes._listing import jobs_everywhere, jobs_in
 from gpufabric.backends.kubernetes._live import Node, NodeCommand, NodeConnection
 from gpufabric.backends.kubernetes._manifest import (
     CANCELLED,
-    CONTAINER,
     QUEUE_LABEL,
 )
 from gpufabric.backends.kubernetes._objects import (
@@ -33,6 +32,7 @@ from gpufabric.backends.kubernetes._objects import (
     rank_of,
     workloads_of,
 )
+from gpufabric.backends.kubernetes._official import OfficialClient
 from gpufabric.backends.kubernetes._patience import Patience
 from gpufabric.backends.kubernetes._status import (
     failed_container,
@@ -56,6 +56,9 @@ from gpufabric.job import JobRef, JobState, JobStatus, LogLine
 from gpufabric.plan import LaunchPlan, Offer, Resolution
 from gpufabric.task import Task
 
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
 __all__ = ["Kubernetes"]
 
 _NAME = "kubernetes"
@@ -78,7 +81,11 @@ class Kubernetes:
         scheduler: the pods' scheduler, the cluster's own by default; with `volcano` a gang has a
             PodGroup of Volcano, and `Resources(capacity=...)` may name a queue of it.
         priority: the PriorityClass of the pods, or Kueue's WorkloadPriorityClass of that name.
+        client: an `ApiClient` of the `kubernetes` package, whose server, login and proxy are used
+            instead of a kubeconfig's. `context` then is a name of your choice for that cluster.
         catalog: rows to judge nodes by; what ships by default.
+
+    Raises `SpecError` where both a client and a kubeconfig are given.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
@@ -103,9 +110,12 @@ class Kubernetes:
         image: str | None = None,
         scheduler: str | None = None,
         priority: str | None = None,
+        client: "ApiClient | None" = None,
         catalog: Catalog | None = None,
     ) -> None:
         """Reads nothing yet."""
+        if client is not None and kubeconfig is not None:
+            raise SpecError("a client has its own login: give kubeconfig or client, not both")
         self._settings = settings if settings is not None else Settings.load()
         self._name = name or (f"{_NAME}:{context}" if context else _NAME)
         self._context = context
@@ -120,6 +130,7 @@ class Kubernetes:
         self._api = Api(
             backend=self._name, context=context, kubeconfig=kubeconfig,
             trust_env=self._settings.trust_env,
+            client=cast("OfficialClient | None", client),
         )  # fmt: skip
         self._served: Mapping[str, str] | None = None
 
@@ -310,10 +321,11 @@ class Kubernetes:
         _, namespace = self._at(ref)
         if follow:
             lines = Follower(
-                self._api, namespace, ref, jobsets=self._has_jobsets(), node_rank=node_rank
-            ).lines()
+                self._api, namespace, ref, jobsets=self._has_jobsets(), node_rank=node_rank,
+                since=since,
+            ).lines()  # fmt: skip
         else:
-            lines = self._written(ref, namespace, node_rank)
+            lines = self._written(ref, namespace, node_rank, since)
         for line in lines:
             if since is None or line.time is None or line.time >= since:
                 yield line
@@ -328,7 +340,9 @@ class Kubernetes:
         """Opens a connection to a port of a node's pod. See `Live`."""
         return NodeConnection(self._node(ref, node_rank), port)
 
-    def _written(self, ref: JobRef, namespace: str, node_rank: int | None) -> Iterator[LogLine]:
+    def _written(
+        self, ref: JobRef, namespace: str, node_rank: int | None, since: float | None
+    ) -> Iterator[LogLine]:
         pods = again(lambda: pods_of(self._api, namespace, ref.name))
         told = Events(ref.name)
         found = self._look(ref)
@@ -337,7 +351,7 @@ class Kubernetes:
         ranks = None if node_rank is None else [node_rank]
         events = told.lines(again(lambda: listed(self._api, namespace)), ranks)
         mine = [pod for pod in pods if node_rank in {None, rank_of(pod)}]
-        return _logs.read(self._api, namespace, mine, events)
+        return _logs.read(self._api, namespace, mine, events, since=since)
 
     def jobs(self, *, all_namespaces: bool = False) -> Iterable[JobRef]:
         """Every job of ours in the namespace, by name.
