@@ -48,7 +48,7 @@ class _Tail:
         self.heard = time.monotonic()
         self._follower = follower
         self._path = path_of("v1", "Pod", follower.namespace, str(meta["name"])) + "/log"
-        self._log = PodLog(rank_of(pod), attempt_of(pod))
+        self._log = PodLog(rank_of(pod), attempt_of(pod), follower.since)
         self._pause = _PAUSE_S[0]
         self._reading = False
         self._final = False
@@ -206,7 +206,7 @@ class _Tail:
 class Follower:
     """The lines of a job as they are written."""
 
-    def __init__(  # which lines of which job
+    def __init__(  # noqa: PLR0913  # which lines of which job
         self,
         api: Api,
         namespace: str,
@@ -214,10 +214,15 @@ class Follower:
         *,
         jobsets: bool,
         node_rank: int | None = None,
+        since: float | None = None,
     ) -> None:
-        """Begins to read. `lines` must be gone through to its end, or closed."""
+        """Begins to read. `lines` must be gone through to its end, or closed.
+
+        What is older than the second of `since` is not read.
+        """
         self.api = api
         self.namespace = namespace
+        self.since = since
         self.loop = Loop()
         self.out: list[LogLine] = []
         self.error: GpuFabricError | None = None
@@ -332,8 +337,13 @@ class Follower:
                 continue
             if self.pod(tail.uid) is None and now - max(tail.heard, since) > _GONE_S:
                 tail.give_up("its pod is gone, and its log was not read to the end")
-            elif late and tail.waits_since is not None and now - tail.waits_since > _LAST_S:
-                tail.give_up(f"its log could not be read to the end: {tail.why}")
+            elif tail.waits_since is not None:
+                if late and now - tail.waits_since > _LAST_S:
+                    tail.give_up(f"its log could not be read to the end: {tail.why}")
+            elif now - max(tail.heard, since) > _LAST_S:  # as of a node whose power is gone
+                tail.give_up(
+                    "the job has ended, and its log says nothing more: not read to its end"
+                )
         if not (self._events.synced or self._events.error or late):
             return False
         return all(tail.done for tail in self._tails.values()) and not self.out

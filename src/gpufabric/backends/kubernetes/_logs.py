@@ -30,9 +30,17 @@ _PAUSE_S = 0.2
 
 
 def read(
-    api: Api, namespace: str, pods: Sequence[Json], events: Iterable[LogLine] = ()
+    api: Api,
+    namespace: str,
+    pods: Sequence[Json],
+    events: Iterable[LogLine] = (),
+    *,
+    since: float | None = None,
 ) -> Iterator[LogLine]:
-    """What pods have written so far, rank by rank; `events` are put where their time is."""
+    """What pods have written so far, rank by rank; `events` are put where their time is.
+
+    What is older than the second of `since` is not read.
+    """
     waiting = deque(sorted(events, key=lambda line: (line.node_rank, line.time or 0.0)))
     loop = Loop()
     try:
@@ -43,7 +51,7 @@ def read(
             if not has_log(pod):
                 continue
             with contextlib.suppress(NotFoundError):  # removed meanwhile, and its log with it
-                for line in _Reading(loop, api, namespace, pod).lines():
+                for line in _Reading(loop, api, namespace, pod, since).lines():
                     while waiting and waiting[0].node_rank == rank and _is_later(line, waiting[0]):
                         yield waiting.popleft()
                     yield line
@@ -59,11 +67,13 @@ def _is_later(line: LogLine, event: LogLine) -> bool:
 class _Reading:
     """One pod's log up to now, over connections that break."""
 
-    def __init__(self, loop: Loop, api: Api, namespace: str, pod: Json) -> None:
+    def __init__(
+        self, loop: Loop, api: Api, namespace: str, pod: Json, since: float | None
+    ) -> None:
         self._loop = loop
         self._api = api
         self._path = path_of("v1", "Pod", namespace, str(pod["metadata"]["name"])) + "/log"
-        self._log = PodLog(rank_of(pod), attempt_of(pod))
+        self._log = PodLog(rank_of(pod), attempt_of(pod), since)
         self._lines: list[LogLine] = []
         self._over = False
         self._error: GpuFabricError | None = None

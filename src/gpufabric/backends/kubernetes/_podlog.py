@@ -58,9 +58,11 @@ def said(words: str, *, rank: int, attempt: int = 0, time: float | None = None) 
 class PodLog:
     """The log of one container, from where it was last read."""
 
-    def __init__(self, rank: int, attempt: int = 0) -> None:
+    def __init__(self, rank: int, attempt: int = 0, since: float | None = None) -> None:
+        """From its beginning, or from the second of `since` on."""
         self.rank = rank
         self.attempt = attempt
+        self._begin = None if since is None else int(since)
         self.rest = b""  # a line whose end has not come
         self._given = array("q")  # times of the lines since `_floor`, in the order of the log
         self._floor = 0  # seconds
@@ -74,9 +76,10 @@ class PodLog:
     @property
     def since(self) -> str | None:
         """From when on it must be read again; None from its beginning."""
-        if not self._given:
+        if not self._given and self._begin is None:
             return None
-        return dt.datetime.fromtimestamp(self._floor, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        second = max(self._floor, self._begin or 0)
+        return dt.datetime.fromtimestamp(second, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def again(self) -> None:
         """What comes now was read from `since` on."""
@@ -211,7 +214,8 @@ class PodLog:
 
     def _unstamped(self, raw: bytes) -> list[LogLine]:
         """The kubelet's own words, once; not the end of a long line that was given before."""
-        if self._resumed and not raw.startswith(_KUBELET):
+        cut = self._resumed or (self._begin is not None and not self._given)
+        if cut and not raw.startswith(_KUBELET):
             return []
         if raw.startswith(_GONE) and self._given:  # it was read before it was removed
             self._met = True

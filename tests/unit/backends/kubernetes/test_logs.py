@@ -100,6 +100,18 @@ def test_a_follower_can_be_stopped_by_another_thread(serving):
         assert not reader.is_alive()
 
 
+def test_what_is_older_than_asked_for_is_not_even_read(serving):
+    began = 1767225600.0
+    with serving(stamped(100), [10]) as (api, server):
+        lines = list(follow(api, since=began + 3.5))
+        (first, *_) = _logs.read(api, "ml", [server.pod()], since=began + 4)
+        asked = [query["sinceTime"] for path, query in server.seen if path.endswith("/log")]
+    assert said(lines) == [f"line {i}" for i in range(60, 100)]  # from its second on
+    assert first.text == "line 80"
+    assert asked[0] == "2026-01-01T00:00:03Z"
+    assert min(asked) == asked[0]
+
+
 def test_a_half_line_before_a_break_is_given_whole_and_once(serving):
     lines = ["2026-01-01T00:00:01.000000001Z a long line", "2026-01-01T00:00:01.000000002Z end"]
     for at in range(1, 90, 7):
