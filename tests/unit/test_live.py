@@ -128,10 +128,11 @@ def test_a_wrong_rank_an_ended_and_a_removed_job_are_told(launch):
         job.exec("true")
 
 
-def test_teardown_ends_commands_that_still_run(launch, place):
+@pytest.mark.parametrize("end", ["cancel", "teardown"])
+def test_commands_end_with_their_job(launch, place, end):
     job = launch()
     running = place.exec(job.ref, ["sleep", "4245"])
-    job.teardown()
+    getattr(job, end)()
     assert running.wait() == 137
     running.close()
 

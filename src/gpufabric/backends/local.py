@@ -359,9 +359,8 @@ class Local:
         grace = cast("float", folder.spec().get("stop_grace_s", self._settings.stop_grace_s))
         if folder.supervised():
             folder.ask_to_stop()
-            if folder.wait_unsupervised(grace + _STOP_SLACK_S):
-                return
-        left = folder.kill(str(ref))
+            folder.wait_unsupervised(grace + _STOP_SLACK_S)
+        left = folder.kill(str(ref))  # what did not stop, and commands of `exec`
         if left or not folder.wait_unsupervised(_STOP_SLACK_S):
             raise BackendError(
                 f"processes of {ref} could not be killed: {left}",
@@ -379,7 +378,8 @@ class Local:
         with folder.locked(_LOCK_TIMEOUT_S):
             if folder.exists():
                 self._stop(folder, ref)
-            folder.kill(str(ref))  # commands of `exec`; or someone removed the folder alone
+            else:
+                folder.kill(str(ref))  # someone removed the folder, but perhaps no process
             left = folder.remove()
             if left:
                 raise BackendError(
