@@ -30,6 +30,7 @@ class Controllers:
         self._kueue = Kueue(objects, events)
         self._dirty: set[Place] = set()
         self._owners: defaultdict[str, set[Place]] = defaultdict(set)
+        self._places: dict[str, Place] = {}
         self._gone: list[Entry] = []
         self._planned = False
         self._broad: set[str] = set()
@@ -66,10 +67,12 @@ class Controllers:
                 self._owners[owner["uid"]].discard(place)
             else:
                 self._owners[owner["uid"]].add(place)
-        for owner in owners:  # who made it wants to know
-            table = {"Job": "jobs.batch", "JobSet": "jobsets.jobset.x-k8s.io"}.get(owner["kind"])
-            if table:
-                self._dirty.add((table, place[1], owner["name"]))
+            if owner["uid"] in self._places:  # who owns it wants to know
+                self._dirty.add(self._places[owner["uid"]])
+        if change.type == "DELETED":
+            self._places.pop(meta["uid"], None)
+        else:
+            self._places[meta["uid"]] = place
         if change.type == "DELETED":
             self._gone.append(change.entry)
         self._dirty.add(place)

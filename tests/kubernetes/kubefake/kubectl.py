@@ -20,7 +20,7 @@ _PATHS = {
 }  # fmt: skip
 
 
-def kubectl(api: Api, words: Sequence[str]) -> str:
+def kubectl(api: Api, words: Sequence[str]) -> str:  # noqa: PLR0911, PLR0912  # one a command
     """One command; what it says."""
     rest, flags = [], {}
     given = iter(words)

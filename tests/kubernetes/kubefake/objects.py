@@ -161,9 +161,8 @@ class Objects:
 
     def _typed(self, resource: Resource, namespace: str, body: Json) -> Json:
         """The metadata of a body that is of the right type."""
-        version, kind = body.get("apiVersion"), body.get("kind")
-        if version is None or kind is None:
-            raise bad_request(f"Object 'Kind' or 'apiVersion' is missing in {str(body)[:200]!r}")
+        version = body.setdefault("apiVersion", resource.api_version)
+        kind = body.setdefault("kind", resource.kind)
         if version != resource.api_version or kind != resource.kind:
             raise bad_request(
                 f"{kind} in version {version!r} cannot be handled as a {resource.kind}:"
@@ -391,10 +390,14 @@ def _immutable(resource: Resource, before: Json, made: Json) -> None:
                 raise invalid(kind, name, [told])
     old, new = before.get("spec") or {}, made.get("spec") or {}
     if resource.table == "jobs.batch":
-        fixed = ["completions", "selector", "completionMode", "podFailurePolicy"]
-        if not (old.get("suspend") and not (before.get("status") or {}).get("active")):
-            fixed.append("template")
+        if old.get("suspend") and not (before.get("status") or {}).get("active"):
+            old, new = _unscheduled(old), _unscheduled(new)
+        fixed = ["selector", "completionMode", "podFailurePolicy", "template"]
         changed = [f"spec.{f}: Invalid value: {words}" for f in fixed if old.get(f) != new.get(f)]
+        count = new.get("completions")
+        if old.get("completions") != count and count != new.get("parallelism"):
+            told = "can only be modified in tandem with spec.parallelism"
+            changed.append(f"spec.completions: Invalid value: {count}: {told}")
         if changed:
             raise invalid(kind, name, changed)
     elif resource.table == "jobsets.jobset.x-k8s.io":
@@ -414,9 +417,16 @@ def _munged(spec: Json) -> Json:
     """A JobSet's spec without what may change while it is suspended."""
     made: Json = json.loads(json.dumps(spec))
     for row in made.get("replicatedJobs") or ():
-        template = row["template"]["spec"]["template"]
-        for part in ("labels", "annotations"):
-            (template.get("metadata") or {}).pop(part, None)
-        for part in ("nodeSelector", "tolerations", "schedulingGates"):
-            template["spec"].pop(part, None)
+        row["template"]["spec"] = _unscheduled(row["template"]["spec"])
+    return made
+
+
+def _unscheduled(spec: Json) -> Json:
+    """A Job's spec without what may change of its pods while it is suspended."""
+    made: Json = json.loads(json.dumps(spec))
+    template = made["template"]
+    for part in ("labels", "annotations"):
+        (template.get("metadata") or {}).pop(part, None)
+    for part in ("nodeSelector", "tolerations", "schedulingGates"):
+        template["spec"].pop(part, None)
     return made

@@ -166,19 +166,25 @@ def _container(one: Json, path: str, volumes: set[str], claims: set[str]) -> Ite
         )
 
 
-def _resources(resources: Json, path: str, claims: set[str]) -> Iterator[str]:
+def _resources(  # noqa: PLR0912  # one branch a rule
+    resources: Json, path: str, claims: set[str]
+) -> Iterator[str]:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    wrong = False
     for part, listed in (("limits", limits), ("requests", requests)):
         for name, value in listed.items():
             try:
                 amount = quantity(value)
             except ValueError as exc:
+                wrong = True
                 yield f'{path}.{part}[{name}]: Invalid value: "{value}": {exc}'
                 continue
             if "/" in name and amount.denominator != 1:
                 yield f'{path}.{part}[{name}]: Invalid value: "{value}": must be an integer'
             if "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
                 yield f'{path}.{part}[{name}]: Invalid value: "{name}": must be a standard resource'
+    if wrong:
+        return
     for name, value in requests.items():
         extended = "/" in name or name.startswith("hugepages-")
         if name not in limits:

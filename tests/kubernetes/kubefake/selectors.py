@@ -76,7 +76,11 @@ def by_fields(text: str, table: str) -> Match | None:
             raise bad_request(f"invalid field selector: {part!r}")
         key, sign, value = found.groups()
         if key not in _COMMON and key not in _FIELDS.get(table, ()):
-            raise bad_request(f"field label not supported: {key}")
+            if table in _FIELDS:
+                raise bad_request(f"field label not supported: {key}")
+            raise bad_request(
+                f'"{key}" is not a known field selector: only "metadata.name", "metadata.namespace"'
+            )
         tests.append((key, sign == "!=", value))
     if not tests:
         return None

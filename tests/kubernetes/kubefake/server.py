@@ -29,6 +29,10 @@ _VERSION = {
     "gitTreeState": "", "goVersion": "none", "compiler": "none", "platform": "fake",
 }  # fmt: skip
 _BOOKMARK_S = 1.0
+_NO_STREAMED_LISTS = (
+    "a watch stream was requested by the client but the required storage feature"
+    " RequestWatchProgress is disabled"
+)
 
 
 class Front:
@@ -217,8 +221,9 @@ class Front:
         ends = loop.time() + (_number(asked, "timeoutSeconds") or 1800)
         marks = asked.query.get("allowWatchBookmarks") in {"true", "1"}
         try:
-            streamed = asked.query.get("sendInitialEvents") == "true"
-            watch.begin(asked.query.get("resourceVersion", ""), streamed_list=streamed)
+            if asked.query.get("sendInitialEvents") == "true":  # as with an etcd before 3.4.31
+                raise Refusal(500, "InternalError", _NO_STREAMED_LISTS)
+            watch.begin(asked.query.get("resourceVersion", ""))
             await response.prepare(request)
             while (left := ends - loop.time()) > 0:
                 try:

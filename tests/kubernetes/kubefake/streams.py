@@ -66,27 +66,21 @@ class Streams:
         """The container that is meant: k8s.io/kubernetes/pkg/registry/core/pod/strategy.go."""
         spec, pod_name = pod["spec"], pod["metadata"]["name"]
         every = [c["name"] for c in (*(spec.get("initContainers") or ()), *spec["containers"])]
-        main = [one["name"] for one in spec["containers"]]
         if not name:
-            if len(every) > 1:
-                listed = " ".join(main)
+            if len(spec["containers"]) > 1:
                 told = f"a container name must be specified for pod {pod_name}, choose one of:"
-                told += f" [{listed}]"
-                if len(every) > len(main):
-                    first = " ".join(n for n in every if n not in main)
-                    told += f" or one of the init containers: [{first}]"
-                raise bad_request(told)
-            name = main[0]
+                raise bad_request(f"{told} [{' '.join(every)}]")
+            name = spec["containers"][0]["name"]
         elif name not in every:
             raise bad_request(f"container {name} is not valid for pod {pod_name}")
-        if not spec.get("nodeName"):
-            raise bad_request(f"pod {pod_name} does not have a host assigned")
         return self._kubelet.pods.get(pod["metadata"]["uid"]), name
 
     # ---- logs
 
     async def _log(self, request: web.Request, asked: Asked, pod: Json) -> web.StreamResponse:
         mine, name = self._container(pod, asked.query.get("container", ""))
+        if not pod["spec"].get("nodeName"):
+            return web.Response(status=204)
         wanted = Wanted.of(asked.query)
         log = self._kubelet.synthetic.get((asked.namespace, asked.name))
         if log is None:
@@ -129,6 +123,7 @@ class Streams:
         if not command:
             raise bad_request("you must specify at least 1 command for exec")
         mine, name = self._container(pod, asked.query.get("container", ""))
+        _placed(pod)
         if request.headers.get("Upgrade", "").lower() != "websocket":
             raise bad_request("Upgrade request required")
         one = mine.container(name) if mine else None
@@ -154,6 +149,7 @@ class Streams:
         ports = [int(p) for text in request.query.getall("ports", []) for p in text.split(",")]
         if not ports:
             raise bad_request('query parameter "ports" is required')
+        _placed(pod)
         mine = self._kubelet.pods.get(pod["metadata"]["uid"])
         if mine is None or (pod.get("status") or {}).get("phase") != "Running":
             phase = (pod.get("status") or {}).get("phase")
@@ -172,6 +168,11 @@ class Streams:
         for one in pairs:
             one.close()
         return socket
+
+
+def _placed(pod: Json) -> None:
+    if not pod["spec"].get("nodeName"):
+        raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
 
 
 class _Session:

@@ -27,13 +27,11 @@ def line(kind: str, raw: bytes) -> bytes:
     return b'{"type":"%s","object":%s}\n' % (kind.encode(), raw)
 
 
-def bookmark(wanted: Wanted, version: int, *, first: bool = False) -> bytes:
-    """A bookmark; `first` ends the events with which a streamed list begins."""
-    meta: Json = {"resourceVersion": str(version)}
-    if first:
-        meta["annotations"] = {"k8s.io/initial-events-end": "true"}
-    body = {
-        "kind": wanted.resource.kind, "apiVersion": wanted.resource.api_version, "metadata": meta,
+def bookmark(wanted: Wanted, version: int) -> bytes:
+    """How far a watch has come, where nothing of its own has changed."""
+    body: Json = {
+        "kind": wanted.resource.kind, "apiVersion": wanted.resource.api_version,
+        "metadata": {"resourceVersion": str(version)},
     }  # fmt: skip
     return line("BOOKMARK", json.dumps(body).encode())
 
@@ -65,15 +63,13 @@ class Watch:
         self._wanted = wanted
         self._end: Callable[[], None] | None = None
 
-    def begin(self, version: str, *, streamed_list: bool) -> None:
+    def begin(self, version: str) -> None:
         """From a version on; from what there is now without one."""
         wanted, store = self._wanted, self._store
-        if version in {"", "0"} or streamed_list:
+        if version in {"", "0"}:
             for _, entry in store.sorted(wanted.resource.table, wanted.namespace):
                 if self._mine(entry):
                     self.lines.put_nowait(line("ADDED", entry.raw))
-            if streamed_list:
-                self.lines.put_nowait(bookmark(wanted, store.version, first=True))
         else:
             since = int(version)
             if since < store.forgotten:
