@@ -35,7 +35,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.seen = []
         self.changed = threading.Condition()
         self.version = 1
-        self.removed = self.finished = False
+        self.removed = self.finished = self.judged = False
         self.uid = "j1"
         self.refused = None
         self.connection = 0
@@ -86,6 +86,10 @@ class Server(http.server.ThreadingHTTPServer):
         """The job has ended."""
         self._change(finished=True)
 
+    def judge(self):
+        """The job has ended, and nobody has heard of its pod: its node has no power."""
+        self._change(judged=True)
+
     def tell(self, event):
         """The cluster says something, and something more of what it said before."""
         self._change(events=[event])
@@ -122,7 +126,8 @@ class Server(http.server.ThreadingHTTPServer):
         return [self.pod() if kind == "pods" else self.job()] if kind in {"pods", "jobs"} else []
 
     def job(self):
-        conditions = [{"type": "Complete", "status": "True"}] if self.over else []
+        over = self.over or self.judged
+        conditions = [{"type": "Complete", "status": "True"}] if over else []
         return {
             "metadata": {
                 "name": "j", "uid": self.uid, "labels": {"gpufabric.io/job": "j"},

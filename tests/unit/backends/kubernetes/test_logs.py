@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logserver import served
 
-from gpufabric.backends.kubernetes import _logs
+from gpufabric.backends.kubernetes import _follow, _logs
 from gpufabric.backends.kubernetes._api import ExpiredError, error_of
 from gpufabric.backends.kubernetes._apply import again
 from gpufabric.backends.kubernetes._follow import Follower
@@ -201,6 +201,18 @@ def test_a_log_that_could_not_be_read_before_its_pod_was_removed_is_told(serving
     ((rank, words),) = told(seen[1:])
     assert rank == 0
     assert "removed before its log was read to the end" in words
+
+
+def test_a_log_that_is_silent_after_the_job_has_ended_is_given_up_and_told(serving, monkeypatch):
+    monkeypatch.setattr(_follow, "_LAST_S", 0.3)
+    with serving(stamped(5), [5], ends=False) as (api, server):
+        lines = follow(api)
+        seen = [next(lines) for _ in range(5)]
+        server.judge()
+        seen += lines
+    ((rank, words),) = told(seen)
+    assert rank == 0
+    assert "not read to its end" in words
 
 
 def test_another_job_of_the_same_name_is_not_followed(serving):
