@@ -80,7 +80,7 @@ def _job_spec(gang: Gang) -> Json:
     """An Indexed Job that fails as one.
 
     It has no podFailurePolicy: with one, a pod of a lost node would count as failed only when
-    someone removes the node, and the gang would wait, and cost, until then.
+    someone removes the node, and the others would run, and cost, until then.
     """
     way = gang.way
     annotations = {**(way.annotations if way else {}), **gang.nearness.annotations}
