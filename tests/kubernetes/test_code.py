@@ -16,7 +16,7 @@ from gpufabric.backends.kubernetes import Kubernetes
 from gpufabric.backends.kubernetes._carry import CODE_LABEL, SERVED_BY
 from gpufabric.backends.kubernetes._role import NEEDED
 from gpufabric.config import Settings
-from gpufabric.errors import ConflictError, CredentialsError, QuotaError, SpecError
+from gpufabric.errors import CapacityError, ConflictError, CredentialsError, QuotaError, SpecError
 from gpufabric.job import JobState
 from gpufabric.testing._other import OtherProcess, seeded_moments
 
@@ -340,4 +340,20 @@ def test_any_secret_arrives_as_it_is(backend, value):
     ref = backend.apply(plan_of(backend, ["python3", "-c", program], **task))
     assert lines_of(backend, ref)[0] == [wanted]
     backend.teardown(ref)
+    nothing_left(backend)
+
+
+def test_a_pod_that_serves_and_finds_no_node_is_told_within_the_plans_time(backend, large):
+    from attrs import evolve
+
+    from gpufabric._frozen import freeze, thaw
+
+    plan = plan_of(backend, workdir=large, num_nodes=1)
+    steps = thaw([step.body for step in plan.steps])
+    for body in steps:
+        if body.get("kind") == "Pod":
+            body["spec"]["nodeSelector"] = {"there-is": "none"}
+    steps = [evolve(step, body=freeze(body)) for step, body in zip(plan.steps, steps, strict=True)]
+    with pytest.raises(CapacityError, match=r"which serves the code, is not up \(unschedulable\)"):
+        backend.apply(evolve(plan, steps=tuple(steps), gang_timeout_s=2.0))
     nothing_left(backend)

@@ -190,6 +190,7 @@ class _Making:
             api=self.api, namespace=self.namespace, patience=self.patience, code=self.code,
             bodies={(step.verb, step.kind): cast("Json", thaw(step.body)) for step in steps},
             fill=lambda body, known: self._filled(body, uid, known),
+            gang_timeout_s=self.launch.plan.gang_timeout_s,
         )  # fmt: skip
 
     def _own(self, step: Step, uid: str) -> None:

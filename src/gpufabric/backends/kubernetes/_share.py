@@ -22,11 +22,12 @@ from gpufabric.backends.kubernetes._helper import ASK, PORT, TAKE
 from gpufabric.backends.kubernetes._objects import path_of
 from gpufabric.backends.kubernetes._patience import Patience
 from gpufabric.backends.kubernetes._stream import exec_in
-from gpufabric.backends.kubernetes._wait import LIMITS_S, Why, why_waiting
+from gpufabric.backends.kubernetes._wait import LIMITS_S, SCALING, Why, why_waiting
 from gpufabric.errors import (
     BackendError,
     CapacityError,
     ConflictError,
+    CredentialsError,
     NotFoundError,
     Remedy,
     TransientError,
@@ -53,6 +54,7 @@ class Sharing:
     code: Code
     bodies: dict[tuple[str, str], Json]
     fill: Callable[[object, dict[str, str]], Json]
+    gang_timeout_s: float | None = None
 
     @property
     def _name(self) -> str:
@@ -193,6 +195,7 @@ class Sharing:
     def _running(self, uid: str) -> Json | None:
         """The pod once it runs; None where it is gone. Raises why it will not run."""
         since: dict[str, float] = {}
+        began = time.monotonic()
         while True:
             pod = self._pod()
             if pod is None or pod["metadata"]["uid"] != uid:
@@ -202,10 +205,25 @@ class Sharing:
             if why is None and (pod.get("status") or {}).get("podIP"):
                 return pod
             if why is not None:
+                why = self._with_events(why, uid)
                 waited = time.monotonic() - since.setdefault(why.kind, time.monotonic())
-                if why.final or waited > LIMITS_S[why.kind]:
+                late = time.monotonic() - began > (self.gang_timeout_s or math.inf)
+                if why.final or late or waited > LIMITS_S.get(why.kind, 0.0):
                     raise self._late(why)
             pause(_LOOK_S)
+
+    def _with_events(self, why: Why, uid: str) -> Why:
+        """The reason; an autoscaler may have said that it makes a node."""
+        if why.kind != "unschedulable":
+            return why
+        path = f"/api/v1/namespaces/{self.namespace}/events"
+        query = {"fieldSelector": f"involvedObject.uid={uid}"}
+        try:
+            events = self.patience.again(lambda: list(self.api.items(path, query)))
+        except CredentialsError:
+            return why
+        said = [str(one.get("message")) for one in events if one.get("reason") in SCALING]
+        return Why(kind="scaling up", words=said[-1]) if said else why
 
     def _refuse_broken(self, pod: Json) -> None:
         for one in (pod.get("status") or {}).get("containerStatuses") or ():
@@ -226,7 +244,7 @@ class Sharing:
 
     def _late(self, why: Why) -> BackendError:
         words = f"pod {self._name}, which serves the code, is not up ({why.kind}): {why.words}"
-        if why.kind == "unschedulable":
+        if why.kind in {"unschedulable", "scaling up"}:
             return CapacityError(words, backend=self.api.backend, operation="launch")
         return BackendError(words, backend=self.api.backend, operation="launch")
 

@@ -24,7 +24,7 @@ from gpufabric.errors import (
 )
 from gpufabric.job import JobState
 
-__all__ = ["LIMITS_S", "Waiting", "Why", "why_waiting"]
+__all__ = ["LIMITS_S", "SCALING", "Waiting", "Why", "why_waiting"]
 
 #: How long a gang may wait, by why it waits.
 LIMITS_S = {
@@ -40,7 +40,7 @@ LIMITS_S = {
 #: it only shortens the others.
 _UNDER_WAY = {"scaling up", "queued", "starting"}
 _LOOK_S = 1.0  # events and queues, which are not watched, are looked at so often
-_SCALING = {"TriggeredScaleUp", "Nominated", "NominatedNode"}
+SCALING = {"TriggeredScaleUp", "Nominated", "NominatedNode"}
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"}
 _NEVER = {"InvalidImageName", "ErrImageNeverPull"}
 _CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -216,7 +216,7 @@ class Waiting:
             return Why(kind="queued", words=self._queue_words(found) or "the queue holds it")
         if why.kind == "unschedulable":
             names = {str(pod["metadata"]["name"]) for pod in pods}
-            scaling = [e for e in self._events("Pod") if e.get("reason") in _SCALING
+            scaling = [e for e in self._events("Pod") if e.get("reason") in SCALING
                        and (e.get("involvedObject") or {}).get("name") in names]  # fmt: skip
             if scaling:
                 return Why(kind="scaling up", words=str(scaling[-1].get("message")))
