@@ -191,11 +191,13 @@ class Loop:
             helper.join(max(0.0, deadline - time.monotonic()))
         for stream in list(self._readers):
             self.drop(stream)
-        while self._done:
-            self._done.popleft()()
-        self._selector.close()
-        self._woken.close()
-        self._wake.close()
+        try:
+            while self._done:
+                self._done.popleft()()
+        finally:
+            self._selector.close()
+            self._woken.close()
+            self._wake.close()
 
     def call(self, what: Callable[[], T], then: Callable[[T | GpuFabricError], None]) -> None:
         """Does what may block in a helper; `then` gets the result, or the error, in `step`."""
