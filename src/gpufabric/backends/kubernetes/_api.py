@@ -274,8 +274,11 @@ class Api:
             "GET", path, query=query, headers=headers, timeout=(CONNECT_S, self._timeout_s)
         )
         if response.status != 101:
+            connection = response.connection
             data = cast("bytes", response.read(_WORDS))
             response.close()
+            if connection is not None:  # reading gave it back; who refuses a websocket may hang up
+                connection.close()
             if response.status >= 400 and data.lstrip().startswith(b"{"):
                 self._refused(operation, response.status, data, response.headers)
             raise UpgradeRefusedError(
