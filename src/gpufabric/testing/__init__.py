@@ -36,7 +36,7 @@ __all__ = [
     "pool",
 ]
 
-_PARTS = ("base", "plan", "run", "once")
+_PARTS = ("base", "live", "once", "plan", "run")
 
 
 def __getattr__(name: str) -> object:

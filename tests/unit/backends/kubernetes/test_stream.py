@@ -65,8 +65,8 @@ class Link:
         self.protocols = headers.get("sec-websocket-protocol", "").split(", ")
 
     def refuse(self, code, body=b"", kind="text/plain"):
-        head = f"HTTP/1.1 {code} No\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
-        self.sock.sendall(head.encode() + body)
+        head = f"HTTP/1.1 {code} No\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        self.sock.sendall(f"{head}Connection: close\r\n\r\n".encode() + body)
 
     def accept(self, protocol, *, ahead=b"", key=None):
         given = (key or self.headers["sec-websocket-key"]) + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
