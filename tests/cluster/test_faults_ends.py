@@ -142,28 +142,50 @@ def test_an_image_that_cannot_be_pulled_ends_the_launch_with_the_kubelets_words(
 # ---- a node's power
 
 
-@pytest.mark.parametrize(
-    "restarts",
-    [
-        pytest.param(0, id="for good"),
-        pytest.param(1, id="may restart", marks=pytest.mark.slow),
-    ],
-)
-def test_a_gang_whose_node_dies(own_cluster, namespace, backend, restarts):
-    spread = {"run": TWICE, "max_restarts": restarts}
-    ref = backend.apply(plan_of(backend, **spread))
-    pod = pods_of(own_cluster, namespace)[0]
-    lost = pod["spec"]["nodeName"]
+def test_a_gang_whose_node_dies_fails(own_cluster, namespace, backend):
+    ref = backend.apply(plan_of(backend, FOR_EVER))
+    lost = pods_of(own_cluster, namespace)[0]["spec"]["nodeName"]
     with own_cluster.fault("crash", lost):
         status = ended(backend, ref, timeout_s=120)
-        if restarts:
-            assert (status.state, status.attempt) == (JobState.SUCCEEDED, 1), status
-        else:
-            assert status.state is JobState.FAILED, status
-            assert "taint" in status.reason or "node" in status.reason.lower(), status
+        assert status.state is JobState.FAILED, status
+        assert "taint" in status.reason or "node" in status.reason.lower(), status
     backend.teardown(ref)
     assert_nothing_left(own_cluster, namespace)
     assert lifecycle.status()["state"] == "up"
+
+
+def _places(cluster, namespace):
+    items = cluster.api.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return {item["spec"].get("nodeName") for item in items}
+
+
+@pytest.mark.slow
+def test_a_gang_whose_node_dies_restarts_once_the_node_is_given_up(own_cluster, namespace, backend):
+    """The cluster keeps the pods of a dead node until its operator, or a cloud, gives it up.
+
+    https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown
+    """
+    taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    ref = backend.apply(plan_of(backend, TWICE, max_restarts=1))
+    lost = pods_of(own_cluster, namespace)[0]["spec"]["nodeName"]
+    with own_cluster.fault("crash", lost):
+        wait_until(
+            "the node is not ready",
+            lambda: not own_cluster.api.is_true(f"/api/v1/nodes/{lost}", "Ready"),
+            timeout_s=60,
+        )
+        own_cluster.kubectl("taint", "node", lost, taint)
+        try:
+            wait_until(
+                "no pod is kept there", lambda: lost not in _places(own_cluster, namespace),
+                timeout_s=90,
+            )  # fmt: skip
+        finally:
+            own_cluster.kubectl("taint", "node", lost, f"{taint}-")
+    status = ended(backend, ref, timeout_s=100)
+    assert (status.state, status.attempt) == (JobState.SUCCEEDED, 1), status
+    backend.teardown(ref)
+    assert_nothing_left(own_cluster, namespace)
 
 
 # ---- a namespace that goes
