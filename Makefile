@@ -16,7 +16,7 @@ help:
 	@echo "make test-torch    the torch workload on gloo (installs PyTorch, 4.7 GB)"
 	@echo "make test-crosscheck  the catalog against data in the clouds' own packages"
 	@echo "make test-cluster  a real Kubernetes cluster on this machine (root, Go)"
-	@echo "make test-cluster-faults  every write of a launch failing in every way, on that cluster (an hour)"
+	@echo "make test-cluster-faults  every write of a launch failing in every way, on that cluster (long)"
 	@echo "make lint types docs notebooks wheel bench"
 
 $(BIN)/python:
