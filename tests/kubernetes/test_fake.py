@@ -60,6 +60,13 @@ def test_a_list_half_read_and_an_old_watch_are_expired_after_a_compaction(fake):
         assert caught.value.code == 410
 
 
+def test_bookmarks_come_each_second_and_not_each_minute_as_from_a_real_server(fake):
+    version = fake.api.call("GET", "/api/v1/nodes")["metadata"]["resourceVersion"]
+    path = f"/api/v1/nodes?watch=true&resourceVersion={version}&allowWatchBookmarks=true"
+    told = fake.api.text("GET", f"{path}&timeoutSeconds=2").splitlines()
+    assert "BOOKMARK" in {json.loads(line)["type"] for line in told}
+
+
 def test_a_computed_log_is_the_same_for_every_reader(fake, api):
     fake.load(pods(2))
     said = kubefake.Synthetic(rate=5000, seconds=0.5)

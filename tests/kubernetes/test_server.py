@@ -301,14 +301,6 @@ def test_a_watch_without_a_version_begins_with_what_there_is(ask):
     assert told == [("ADDED", "a")]
 
 
-def test_bookmarks_come_where_nothing_changes(ask):
-    version = ask.good("GET", ask.maps)["metadata"]["resourceVersion"]
-    ask.good("POST", f"{ask.space}/secrets", secret())
-    path = f"{ask.maps}?watch=true&resourceVersion={version}&allowWatchBookmarks=true"
-    marks = [one for one in ask.events(f"{path}&timeoutSeconds=4") if one["type"] == "BOOKMARK"]
-    assert int(marks[-1]["object"]["metadata"]["resourceVersion"]) >= int(version)
-
-
 def test_a_watch_from_the_distant_past_is_expired(ask):
     path = f"{ask.maps}?watch=true&resourceVersion=1&timeoutSeconds=1"
     code, said = ask("GET", path)
