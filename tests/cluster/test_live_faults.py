@@ -1,6 +1,5 @@
 """Commands and connections in a gang whose cluster breaks under them, on the real cluster."""
 
-import socket
 import threading
 
 import pytest
@@ -24,29 +23,6 @@ def job(own_cluster, namespace):
     ):
         made.exec(["bash", "-c", "until : </dev/tcp/127.0.0.1/8000; do sleep 0.1; done"])
         yield made
-
-
-def test_a_killed_api_server_is_told_and_the_next_command_runs(job, own_cluster):
-    running = job.backend.exec(job.ref, ["sh", "-c", "echo up; exec sleep 300"])
-    assert running.stdout.readline() == b"up\n"
-    with job.port_forward(8000) as forward:
-        with socket.create_connection(("127.0.0.1", forward.port)) as link:
-            link.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            assert link.recv(4) == b"HTTP"
-        with socket.create_connection(("127.0.0.1", forward.port)) as link:
-            link.sendall(b"GET ")
-            with own_cluster.fault("kill", "apiserver"):
-                with pytest.raises(gf.TransientError, match="ended before the command did"):
-                    running.wait(60)
-                assert running.stdout.read() == b""
-                assert link.recv(1) == b""
-                with pytest.raises(gf.TransientError, match="no answer from the API server"):
-                    job.exec("true")
-        running.close()
-        assert job.exec("echo back").text == "back\n"
-        with socket.create_connection(("127.0.0.1", forward.port)) as link:
-            link.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            assert link.recv(4) == b"HTTP"
 
 
 def test_a_killed_api_server_leaves_no_thread(job, own_cluster):
