@@ -181,7 +181,8 @@ while [ "$rank" -lt "$GPUFABRIC_NUM_NODES" ]; do
   fi
   tries=$((tries + 1))
   if [ "$tries" -gt @TRIES@ ]; then
-    echo "gpufabric: the name $name of node $rank did not resolve in time" >&2
+    echo "gpufabric: the name $name of node $rank did not resolve in @TRIES@ s: its pod has no" \
+      "address, or its command ended before this node had started" >&2
     exit 69
   fi
   sleep 1 & wait $!
