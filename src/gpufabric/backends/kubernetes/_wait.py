@@ -6,7 +6,7 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gpufabric._frozen import evolve, field, frozen
 from gpufabric.backends.kubernetes._api import Api, Json, error_of
@@ -24,7 +24,7 @@ from gpufabric.errors import (
 )
 from gpufabric.job import JobState
 
-__all__ = ["LIMITS_S", "SCALING", "Waiting", "Why", "why_waiting"]
+__all__ = ["LIMITS_S", "SCALING", "Waiting", "Why", "refused_for_good", "why_waiting"]
 
 #: How long a gang may wait, by why it waits.
 LIMITS_S = {
@@ -50,6 +50,7 @@ _REFUSED = {"FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed"
 _TROUBLE = re.compile(
     r"exceeded quota|violates PodSecurity|denied (the )?request|forbidden|is invalid"
 )
+_NOT_FOUND = re.compile(r'"([^"]+)" not found')
 
 
 @frozen(kw_only=True)
@@ -101,6 +102,17 @@ def _not_started(pod: Json, words: str) -> Why:
         if reason in _CONTAINER:
             return Why(kind="container", words=words)
     return Why(kind="starting", words=words or "pods start")
+
+
+def refused_for_good(words: str, owners: Collection[str]) -> bool:
+    """Whether what kept a controller from making Jobs or pods will keep it for ever.
+
+    A webhook that does not find their `owners`, which are there, is only behind: Kueue's looks
+    them up in a cache, and the controllers ask again.
+    https://github.com/kubernetes-sigs/kueue/blob/v0.17.0/pkg/controller/jobframework/reconciler.go
+    """
+    behind = any(name in owners for name in _NOT_FOUND.findall(words))
+    return not behind and _TROUBLE.search(words) is not None
 
 
 def _stopped(found: Found, pods: Sequence[Json]) -> Why | None:
@@ -223,11 +235,13 @@ class Waiting:
             return why
         maker = found.job or found.owner  # without a Job it is the JobSet that cannot make it
         name = str(maker["metadata"]["name"])
+        owners = {name, str(found.owner["metadata"]["name"])}
         for event in reversed(self._events("Job" if found.job else found.kind)):
             words = str(event.get("message") or "")
             mine = (event.get("involvedObject") or {}).get("name") == name
             if mine and event.get("reason") in _REFUSED:
-                return Why(kind=why.kind, words=words, final=bool(_TROUBLE.search(words)))
+                final = refused_for_good(words, owners)
+                return Why(kind=why.kind, words=words, final=final)
         return why
 
     def _events(self, kind: str) -> list[Json]:

@@ -1,6 +1,11 @@
 import pytest
 
-from gpufabric.backends.kubernetes._wait import LIMITS_S, Waiting, why_waiting
+from gpufabric.backends.kubernetes._wait import (
+    LIMITS_S,
+    Waiting,
+    refused_for_good,
+    why_waiting,
+)
 
 
 @pytest.fixture
@@ -45,3 +50,32 @@ def test_a_scheduler_that_says_nothing_is_named():
 
 def test_what_the_scheduler_says_of_one_pod_is_told_before_its_silence_on_another():
     assert why_waiting([pending(), pending("no room")], 2).words == "no room"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (
+            'job "hello-1-n-0" creation failed with error: admission webhook "mjob.kb.io" denied the'
+            ' request: JobSet.jobset.x-k8s.io "hello-1" not found'
+        ),
+        (
+            'Error creating: admission webhook "mpod.kb.io" denied the request: Job.batch'
+            ' "hello-1-n-0" not found'
+        ),
+    ],
+)
+def test_a_webhook_that_has_not_yet_seen_the_pods_owner_is_waited_for(words):
+    assert not refused_for_good(words, {"hello-1", "hello-1-n-0"})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'admission webhook "x.example" denied the request: secret "token" not found',
+        'admission webhook "x.example" denied the request: no owner label',
+        'pods "hello-1-n-0-0" is forbidden: exceeded quota: q',
+    ],
+)
+def test_any_other_refusal_ends_the_wait_at_once(words):
+    assert refused_for_good(words, {"hello-1", "hello-1-n-0"})
