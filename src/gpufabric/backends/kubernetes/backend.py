@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from gpufabric._frozen import FrozenDict, evolve, freeze
+from gpufabric._frozen import evolve
 from gpufabric.backends.base import Capability, CheckReport, Site
 from gpufabric.backends.kubernetes import _logs
 from gpufabric.backends.kubernetes._api import Api, Json, contexts, in_cluster_namespace
 from gpufabric.backends.kubernetes._apply import Launch, again, remove
 from gpufabric.backends.kubernetes._events import Events, listed, why_no_pods, why_stopped
 from gpufabric.backends.kubernetes._follow import Follower
+from gpufabric.backends.kubernetes._given import place_of, refuse_namespace, taken_patch
 from gpufabric.backends.kubernetes._listing import jobs_everywhere, jobs_in
 from gpufabric.backends.kubernetes._live import Node, NodeCommand, NodeConnection
 from gpufabric.backends.kubernetes._manifest import (
@@ -85,7 +86,8 @@ class Kubernetes:
             instead of a kubeconfig's. `context` then is a name of your choice for that cluster.
         catalog: rows to judge nodes by; what ships by default.
 
-    Raises `SpecError` where both a client and a kubeconfig are given.
+    Raises `SpecError` where both a client and a kubeconfig are given, where a namespace cannot have
+    that name, and where `pod_patch` is no patch of a pod's spec.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
@@ -116,12 +118,13 @@ class Kubernetes:
         """Reads nothing yet."""
         if client is not None and kubeconfig is not None:
             raise SpecError("a client has its own login: give kubeconfig or client, not both")
+        refuse_namespace(namespace)
         self._settings = settings if settings is not None else Settings.load()
         self._name = name or (f"{_NAME}:{context}" if context else _NAME)
         self._context = context
         self._namespace = namespace
         self._kubeconfig = kubeconfig
-        self._patch = cast("FrozenDict[str, object]", freeze(pod_patch or {}))
+        self._patch = taken_patch(pod_patch)
         self._image = image
         self._scheduler = scheduler
         self._priority = priority
@@ -150,7 +153,7 @@ class Kubernetes:
     @classmethod
     def from_ref(cls, ref: JobRef, settings: Settings) -> "Kubernetes":
         """The backend of a job's context and namespace."""
-        context, namespace = _split(ref)
+        context, namespace = place_of(ref)
         return cls(context, namespace, settings=settings)
 
     def owns(self, ref: JobRef) -> bool:
@@ -159,7 +162,7 @@ class Kubernetes:
 
     def reaches(self, ref: JobRef) -> bool:
         """Whether a job is one of this context, in whatever namespace, so that it can be asked."""
-        return ref.backend == _NAME and _split(ref)[0] == self._where()[0]
+        return ref.backend == _NAME and place_of(ref)[0] == self._where()[0]
 
     @property
     def name(self) -> str:
@@ -380,7 +383,7 @@ class Kubernetes:
     def _at(self, ref: JobRef) -> tuple[str, str]:
         if ref.backend != _NAME:
             raise SpecError(f"{ref} is no job of Kubernetes")
-        return _split(ref)
+        return place_of(ref)
 
     def _look(self, ref: JobRef) -> Found | None:
         _, namespace = self._at(ref)
@@ -395,8 +398,3 @@ class Kubernetes:
                 backend=self._name, operation=operation,
             )  # fmt: skip
         return found
-
-
-def _split(ref: JobRef) -> tuple[str, str]:
-    context, _, namespace = ref.place.rpartition("/")
-    return context, namespace

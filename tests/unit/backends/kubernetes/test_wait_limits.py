@@ -56,8 +56,8 @@ def test_what_the_scheduler_says_of_one_pod_is_told_before_its_silence_on_anothe
     "words",
     [
         (
-            'job "hello-1-n-0" creation failed with error: admission webhook "mjob.kb.io" denied the'
-            ' request: JobSet.jobset.x-k8s.io "hello-1" not found'
+            'job "hello-1-n-0" creation failed with error: admission webhook "mjob.kb.io" denied'
+            ' the request: JobSet.jobset.x-k8s.io "hello-1" not found'
         ),
         (
             'Error creating: admission webhook "mpod.kb.io" denied the request: Job.batch'
