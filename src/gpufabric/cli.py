@@ -1,6 +1,7 @@
 """The commands of `python -m gpufabric`: thin, over the calls that a program makes."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -277,8 +278,22 @@ def _cp(args: argparse.Namespace) -> int:
     return _OK
 
 
+@contextmanager
+def _warnings_told() -> Generator[None]:
+    """What the library warns of while it goes on, on standard error: a program decides that."""
+    log, handler = logging.getLogger("gpufabric"), logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("gpufabric: %(message)s"))
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
 def _port_forward(args: argparse.Namespace) -> int:
     with (
+        _warnings_told(),
         _attached(args.ref) as job,
         job.port_forward(
             args.port, node_rank=args.node_rank, local_port=args.local_port

@@ -596,6 +596,18 @@ def test_a_shell_runs_commands_copies_and_reaches_ports(echo, tmp_path):
         assert at.wait(30) == 130
 
 
+def test_a_shell_that_forwards_a_port_is_told_that_nothing_listens_there(launch):
+    words = command("port-forward", launch().ref, 1)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as at:
+        host, _, local = at.stdout.readline().decode().partition(":")
+        with socket.create_connection((host, int(local)), 30):
+            told = at.stderr.readline().decode()
+        at.send_signal(signal.SIGINT)
+        assert at.wait(30) == 130
+    assert told.startswith(f"gpufabric: port {int(local)}: ")
+    assert told.endswith("port 1: Connection refused\n")
+
+
 def test_a_shell_is_told_what_is_wrong(launch):
     words = command("exec", "--node-rank", "1", launch().ref, "true")
     done = subprocess.run(words, capture_output=True, check=False, timeout=60, text=True)
