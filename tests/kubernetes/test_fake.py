@@ -75,7 +75,7 @@ def test_a_computed_log_is_the_same_for_every_reader(fake, api):
     path = "/api/v1/namespaces/default/pods/{}/log"
     query = {"follow": "true", "timestamps": "true"}
     for name in ("p-00000", "p-00001"):
-        lines = list(api.lines(path.format(name), query))
+        lines = api.raw(path.format(name), query).splitlines()
         wanted = [said.when(n) + b" " + said.line(n) for n in range(said.total)]
         assert lines == wanted
 
@@ -135,7 +135,7 @@ def test_it_serves_from_a_process_of_its_own(tmp_path):
         assert server.stdout is not None
         api = Api(backend="fake", kubeconfig=server.stdout.readline().strip())
         assert len(list(api.items("/api/v1/pods"))) == 3
-        lines = list(api.lines("/api/v1/namespaces/default/pods/p-00001/log"))
+        lines = api.raw("/api/v1/namespaces/default/pods/p-00001/log").splitlines()
         assert lines == [kubefake.Synthetic(rate=1, seconds=1).line(0)]
         api.close()
         server.stdin.close()

@@ -8,6 +8,7 @@ from attrs import evolve
 from given import ended, lines_of, nothing_left, plan_of
 
 from gpufabric.backends.kubernetes._apply import leftovers
+from gpufabric.backends.kubernetes._manifest import CANCELLED
 from gpufabric.backends.kubernetes._role import NEEDED, WISHED
 from gpufabric.config import Settings
 from gpufabric.errors import BackendError, CapacityError, QuotaError
@@ -207,6 +208,26 @@ def test_a_gang_goes_through_the_queue_of_its_namespace(backend, queue, monkeypa
     assert lines_of(backend, second) == {0: ["hi"], 1: ["hi"]}
     for ref in (first, second):
         backend.teardown(ref)
+    nothing_left(backend)
+
+
+def test_a_cancel_that_died_on_its_way_to_the_queue_is_finished_by_the_next(backend, queue):
+    ref = backend.apply(plan_of(backend, "sleep infinity", resources={"cpus": 1}))
+    path = backend._found(ref, "cancel").path
+    backend._merge(path, {"metadata": {"annotations": {CANCELLED: "2026-01-01T00:00:00Z"}}})
+    assert backend.status(ref).state is JobState.RUNNING
+    backend.cancel(ref)
+    assert ended(backend, ref).state is JobState.CANCELLED
+    backend.teardown(ref)
+    nothing_left(backend)
+
+
+def test_a_controller_installed_since_is_known_when_its_jobs_are_made_and_removed(backend):
+    plan = plan_of(backend, "sleep infinity")
+    backend._served = {"batch": "batch/v1"}  # asked before JobSet was there
+    ref = backend.apply(plan)
+    assert backend.status(ref).state is JobState.RUNNING
+    backend.teardown(ref)
     nothing_left(backend)
 
 

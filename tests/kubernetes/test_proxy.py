@@ -1,5 +1,6 @@
 """The proxy passes everything, records it, and strikes what it is told to."""
 
+import select
 import threading
 
 import pytest
@@ -110,12 +111,16 @@ def test_a_lasting_fault_strikes_until_it_is_healed(api, proxy, path):
 
 
 def test_a_watch_passes_as_it_comes_and_can_be_cut(api, proxy, path):
-    lines = api.lines(path, {"watch": "true"}, read_timeout_s=20)
+    stream, seen = api.open(path, {"watch": "true"}), b""
     maker = threading.Thread(target=lambda: api.request("POST", path, body=body("seen")))
     maker.start()
-    while b'"seen"' not in next(lines):
-        pass
+    while b'"seen"' not in seen:
+        assert select.select([stream], [], [], 20)[0]
+        seen += stream.read()
     maker.join()
     proxy.cut_streams()
-    with pytest.raises(TransientError):
-        list(lines)
+    while not stream.over:
+        assert select.select([stream], [], [], 20)[0]
+        stream.read()
+    assert isinstance(stream.error, TransientError)
+    stream.close()

@@ -11,12 +11,11 @@ and its login goes on as nobody where a plug-in fails; docs/decisions/0005-kuber
 import base64
 import hashlib
 import json
-import logging
 import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 from urllib.parse import urlsplit
@@ -59,7 +58,6 @@ __all__ = [
 
 Json = dict[str, Any]
 
-_log = logging.getLogger(__name__)
 _PAGE = 500
 _TITLE = re.compile(rb"(?is)<title[^>]*>(.*?)</title>")
 # https://kubernetes.io/docs/reference/using-api/api-concepts/#alternate-representations-of-resources
@@ -185,44 +183,6 @@ class Api:
             )
         return data
 
-    def lines(
-        self,
-        path: str,
-        query: Query | None = None,
-        *,
-        read_timeout_s: float | None = None,
-        on_open: Callable[[Callable[[], None]], None] | None = None,
-    ) -> Iterator[bytes]:
-        """The lines of a streamed answer (a watch, a log), as they come, without their newlines.
-
-        The last line is given also without a newline. `on_open` gets a function that ends the
-        stream from another thread.
-        """
-        operation = f"GET {path}"
-        response = self._send("GET", path, query=query, timeout=(CONNECT_S, read_timeout_s))
-        if response.status >= 300 or _is_page(response):
-            data = cast("bytes", response.read())
-            response.release_conn()
-            self._refused(operation, response.status, data, response.headers)
-        if on_open is not None:
-            on_open(lambda: _abort(response))
-        rest = bytearray()
-        try:
-            for chunk in response.stream(1 << 16):
-                rest += chunk
-                *whole, tail = rest.split(b"\n")
-                for line in whole:
-                    yield bytes(line)
-                rest = bytearray(tail)
-            if rest:
-                yield bytes(rest)
-        except GeneratorExit:
-            raise
-        except Exception as exc:  # noqa: BLE001  # urllib3's and the socket's errors
-            self._lost(operation, exc)
-        finally:
-            response.close()
-
     def open(self, path: str, query: Query | None = None) -> Stream:
         """Sends a GET whose answer is read as it comes, without blocking, by a `Loop`.
 
@@ -275,8 +235,12 @@ class Api:
         )
         if response.status != 101:
             connection = response.connection
-            data = cast("bytes", response.read(_WORDS))
-            response.close()
+            try:
+                data = cast("bytes", response.read(_WORDS))
+            except Exception as exc:  # noqa: BLE001  # urllib3's and the socket's errors
+                self._lost(operation, exc)
+            finally:
+                response.close()
             if connection is not None:  # reading gave it back; who refuses a websocket may hang up
                 connection.close()
             if response.status >= 400 and data.lstrip().startswith(b"{"):
@@ -446,16 +410,3 @@ def _taken(response: Any) -> "tuple[socket.socket, bytes]":
     connection.sock = None  # it is the caller's now
     answer.close()
     return sock, ahead
-
-
-def _abort(response: Any) -> None:
-    """Ends a streamed answer that another thread is reading."""
-    import socket
-
-    connection = getattr(response, "_connection", None)
-    sock = getattr(connection, "sock", None)
-    if sock is not None:
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            _log.debug("the stream had ended already")

@@ -52,6 +52,7 @@ from gpufabric.errors import (
     NotFoundError,
     Problem,
     SpecError,
+    TransientError,
 )
 from gpufabric.job import JobRef, JobState, JobStatus, LogLine
 from gpufabric.plan import LaunchPlan, Offer, Resolution
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["Kubernetes"]
 
 _NAME = "kubernetes"
+_JOBSETS = JOBSET_VERSION.partition("/")[0]
 _TAIL = 20
 _GONE = "a pod of it was deleted or evicted, and is gone with its log"
 
@@ -182,11 +184,15 @@ class Kubernetes:
         return self._place
 
     def _has_jobsets(self) -> bool:
-        return JOBSET_VERSION.partition("/")[0] in self._groups()
+        return _JOBSETS in self._groups()
 
     def _groups(self) -> Mapping[str, str]:
-        """The API groups that are served, each with its preferred `group/version`."""
-        if self._served is None:
+        """The API groups that are served, each with its preferred `group/version`.
+
+        Asked again until JobSet is one of them: what is installed while this backend lives makes
+        jobs that it has to find.
+        """
+        if self._served is None or _JOBSETS not in self._served:
             groups = again(lambda: self._api.get("/apis")).get("groups") or ()
             self._served = {
                 str(one["name"]): str(one["preferredVersion"]["groupVersion"]) for one in groups
@@ -245,18 +251,29 @@ class Kubernetes:
     def cancel(self, ref: JobRef) -> None:
         """Stops the pods. The cluster removes a pod that it stops, and with it its log."""
         found = self._found(ref, "cancel")
-        if found.cancelled is not None or found.condition("Complete", "Completed", "Failed"):
+        if found.condition("Complete", "Completed", "Failed"):
             return
-        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        body: Json = {"metadata": {"annotations": {CANCELLED: now}}}
         queued = QUEUE_LABEL in (found.owner["metadata"].get("labels") or {})
-        if not queued:
-            body["spec"] = {"suspend": True}
-        self._merge(found.path, body)
-        if queued:  # Kueue alone starts and stops it
-            _, namespace = self._at(ref)
-            for load in workloads_of(self._api, namespace, found):
+        if found.cancelled is None:
+            now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            body: Json = {"metadata": {"annotations": {CANCELLED: now}}}
+            if not queued:
+                body["spec"] = {"suspend": True}
+            self._merge(found.path, body)
+        if queued:  # also again: one that died after the write above has stopped nothing
+            for load in again(lambda: self._loads(ref, found)):
                 self._merge(load, {"spec": {"active": False}})
+
+    def _loads(self, ref: JobRef, found: Found) -> list[str]:
+        """Kueue's records of a job, by which alone it is stopped."""
+        _, namespace = self._at(ref)
+        loads = workloads_of(self._api, namespace, found)
+        if not loads:
+            raise TransientError(
+                f"Kueue has made no Workload for {ref} yet, and only by that it is stopped: cancel"
+                " it again, or tear it down", backend=self._name, operation="cancel",
+            )  # fmt: skip
+        return loads
 
     def _merge(self, path: str, body: Json) -> None:
         kind = "application/merge-patch+json"
@@ -298,9 +315,10 @@ class Kubernetes:
         path = path_of("v1", "Pod", namespace, str(mine[-1]["metadata"]["name"])) + "/log"
         query = {"container": failed_container(mine[-1]), "tailLines": str(_TAIL)}
         try:
-            lines = list(self._api.lines(path, query, read_timeout_s=30.0))
+            *lines, rest = self._api.raw(path, query).split(b"\n")
         except GpuFabricError:  # its node is lost, or the log may not be read
             return last_words(mine[-1])[-_TAIL:]
+        lines += [rest] if rest else []
         return tuple(line.decode("utf-8", "backslashreplace") for line in lines)
 
     def logs(
