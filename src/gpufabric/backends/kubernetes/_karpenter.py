@@ -50,10 +50,12 @@ _PROVIDERS = {
         ),
         domain="karpenter.k8s.aws/",
     ),
-    # EKS Auto Mode: that it attaches EFA devices is not documented, so none are promised.
-    # https://docs.aws.amazon.com/eks/latest/userguide/create-node-pool.html
+    # EKS Auto Mode: for pods that ask for EFA it makes nodes with all of their EFA interfaces.
+    # https://docs.aws.amazon.com/eks/latest/userguide/device-management-efa.html
     "eks.amazonaws.com": _Provider(
-        platform="eks", resources=frozenset({"nvidia.com/gpu"}), domain="eks.amazonaws.com/"
+        platform="eks",
+        resources=frozenset({"nvidia.com/gpu", "vpc.amazonaws.com/efa"}),
+        domain="eks.amazonaws.com/",
     ),
     "karpenter.azure.com": _Provider(
         platform="aks", resources=frozenset({"nvidia.com/gpu"}), domain="karpenter.azure.com/"
@@ -139,7 +141,7 @@ def _rows(
         str(one["key"])
         for one in requirements
         if str(one["key"]) not in _READ
-        and str(one["key"]).startswith((provider.domain, "node.kubernetes.io/"))
+        and str(one["key"]).startswith((provider.domain, "node.kubernetes.io/", *_AZURE_SPOT))
     )
     rows = [
         row
@@ -185,7 +187,7 @@ _AWS: Mapping[str, Callable[[InstanceTypeRow], str | None]] = {
     "category": _aws("category"),
     "generation": _aws("generation"),
     "gpu-count": _gpu_count,
-    "gpu-manufacturer": lambda row: row.gpu.vendor,
+    "gpu-manufacturer": lambda row: row.gpu.vendor if _gpu_count(row) else None,
 }
 #: Requirement -> what it asks of a type. Others are judged where the pool is made, or are strange.
 _READ: Mapping[str, Callable[[InstanceTypeRow], str | None] | None] = {
@@ -201,6 +203,8 @@ _READ: Mapping[str, Callable[[InstanceTypeRow], str | None] | None] = {
     ZONE: None,
     _CAPACITY: None,
 }
+#: Azure's other names for how nodes are bought: a pod that asks by Karpenter's may find none.
+_AZURE_SPOT = ("kubernetes.azure.com/scalesetpriority", "kubernetes.azure.com/priority")
 _BOUNDS = (
     _TYPE,
     "karpenter.azure.com/sku-name",
@@ -350,7 +354,7 @@ def _way(
     for way in cloud.kubernetes_rows(row.name, provider.platform):
         unknown = sorted(set(way.requests) - provider.resources)
         absent = sorted(set(way.detect.custom_resources) - set(served.custom_resources))
-        if way.claims:
+        if way.claims or way.compute_domain:
             reasons.append(f"{way.name}: Karpenter is not known to make nodes for pods with claims")
         elif unknown:
             told = ", ".join(unknown)

@@ -62,6 +62,9 @@ TYPE_LABELS = (
 )
 #: Nodes with one value of these are near each other on the fabric; pods are asked to be so too.
 NEAR_LABELS = (
+    # Only types whose topology has four layers have the fourth, and are nearest by it:
+    # https://docs.aws.amazon.com/eks/latest/userguide/ml-workload-topology.html
+    "topology.k8s.aws/network-node-layer-4",
     "topology.k8s.aws/network-node-layer-3",
     "cloud.google.com/gce-topology-subblock",
     "backend.coreweave.cloud/leafgroup",
@@ -76,6 +79,7 @@ TOPOLOGY_LABELS = (
     "topology.k8s.aws/network-node-layer-1",
     "topology.k8s.aws/network-node-layer-2",
     "topology.k8s.aws/network-node-layer-3",
+    "topology.k8s.aws/network-node-layer-4",
     "cloud.google.com/gce-topology-block",
     "cloud.google.com/gce-topology-subblock",
     "backend.coreweave.cloud/superpod",
@@ -91,12 +95,22 @@ TOPOLOGY_LABELS = (
     "crusoe.ai/pod.id",
     "nvidia.com/gpu.clique",
 )
+#: What may be taken away. CoreWeave's nodes have no such label until they are about to be taken.
+#: https://cloud.google.com/kubernetes-engine/docs/how-to/preemptible-vms
+#: https://github.com/Azure/karpenter-provider-azure/blob/main/pkg/apis/v1beta1/labels.go
+#: https://docs.oracle.com/iaas/Content/ContEng/Tasks/contengusingpreemptiblecapacity.htm
+#: https://docs.together.ai/docs/preemptible-compute
+#: https://docs.coreweave.com/platform/capacity-plans/spot-node-pools
 SPOT = {
     "karpenter.sh/capacity-type": "spot",
     "eks.amazonaws.com/capacityType": "SPOT",
     "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-preemptible": "true",
     "kubernetes.azure.com/scalesetpriority": "spot",
+    "kubernetes.azure.com/priority": "spot",
     "nebius.com/preemptible": "true",
+    "oci.oraclecloud.com/oke-is-preemptible": "true",
+    "together.ai/compute-class": "preemptible",
 }
 _MOST_GPUS = 1024  # of one node, as `Accelerator` has it
 #: Set by the cluster itself on nodes that are not usable for now; not part of what a node is.

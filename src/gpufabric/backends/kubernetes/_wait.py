@@ -40,10 +40,22 @@ LIMITS_S = {
 #: it only shortens the others.
 _UNDER_WAY = {"scaling up", "queued", "starting"}
 _LOOK_S = 1.0  # events and queues, which are not watched, are looked at so often
-SCALING = {"TriggeredScaleUp", "Nominated", "NominatedNode"}
-_IMAGE = {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"}
+# The cluster autoscaler's word, and Karpenter's:
+# https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md and
+# https://github.com/kubernetes-sigs/karpenter/blob/main/pkg/events/reason.go
+SCALING = {"TriggeredScaleUp", "Nominated"}
+# Why a container waits, in the kubelet's words: pkg/kubelet/images/types.go and
+# pkg/kubelet/kuberuntime/kuberuntime_container.go of k8s.io/kubernetes, and
+# pkg/errors/errors.go of k8s.io/cri-api, 1.36
+_IMAGE = {
+    "ErrImagePull", "ImageInspectError", "ImagePullBackOff", "RegistryUnavailable",
+    "SignatureValidationFailed",
+}  # fmt: skip
 _NEVER = {"InvalidImageName", "ErrImageNeverPull"}
-_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+_CONTAINER = {
+    "CreateContainerConfigError", "CreateContainerError", "PostStartHookError",
+    "PreCreateHookError", "PreStartHookError", "RunContainerError",
+}  # fmt: skip
 # What a controller says of objects that it cannot make: the Job's, and JobSet's own two.
 # https://github.com/kubernetes-sigs/jobset/blob/v0.11.0/pkg/constants/constants.go
 _REFUSED = {"FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed"}

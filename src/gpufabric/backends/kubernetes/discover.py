@@ -200,6 +200,12 @@ def _served(see: Reader, catalog: Catalog) -> Served:
         return Served(custom_resources=tuple(found))
     path = f"/apis/{_DRA}/{groups[_DRA]}"
     classes = see.listed("DeviceClasses", f"{path}/deviceclasses") or ()
+    if groups[_DRA] != "v1":  # our ResourceClaimTemplates are v1
+        see.unseen.append(
+            f"{_DRA} {groups[_DRA]}: claims are made with v1 alone, which Kubernetes has since"
+            " 1.34; networks that are given by device claims are not offered"
+        )
+        classes = ()
     drivers = {str(one["metadata"]["name"]): class_driver(one) for one in classes}
     total, free = _devices(see, path)
     return Served(

@@ -394,3 +394,29 @@ def test_no_node_is_too_strange_to_be_read(catalog, nodes):
     site = Site(backend="k", pools=pools, facts=freeze({"pools": facts, "context": "c"}))
     assert Site.from_yaml(site.to_yaml()) == site
     assert str(site)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cloud.google.com/gke-preemptible", "true"),
+        ("kubernetes.azure.com/priority", "spot"),
+        ("oci.oraclecloud.com/oke-is-preemptible", "true"),
+        ("together.ai/compute-class", "preemptible"),
+    ],
+)
+def test_nodes_that_may_be_taken_away_are_spot(site_of, dressed, name, value):
+    kept, lent = dressed("bare", "a"), dressed("bare", "b")
+    kept["metadata"]["labels"][name] = "no"
+    lent["metadata"]["labels"][name] = value
+    assert sorted(pool.spot for pool in site_of(kept, lent).pools) == [False, True]
+
+
+def test_nodes_whose_topology_has_four_layers_are_near_by_the_fourth(site_of, dressed):
+    layers = {f"topology.k8s.aws/network-node-layer-{n}": f"nn-{n}" for n in (1, 2, 3, 4)}
+    deep, flat = dressed("eks-p5", "a"), dressed("eks-p5", "b")
+    deep["metadata"]["labels"] |= layers
+    flat["metadata"]["labels"] |= dict(list(layers.items())[:3])
+    for node, last in ((deep, 4), (flat, 3)):
+        (fact,) = site_of(node).facts["pools"].values()
+        assert fact["near"] == f"topology.k8s.aws/network-node-layer-{last}"

@@ -582,16 +582,41 @@ def test_a_provider_that_does_not_know_the_nics_promises_none(at_zero, ask):
     assert "nodes for pods that ask for rdma/ib" in ask(task_of(tier="standard"), site)[1]
 
 
-def test_eks_auto_mode_gives_gpus_and_promises_no_fabric(at_zero, ask):
+def test_eks_auto_mode_makes_nodes_for_pods_that_ask_for_efa(at_zero, ask):
     family = ("eks.amazonaws.com/instance-family", "In", "p5")
     count = ("eks.amazonaws.com/instance-gpu-count", "Gt", "4")
     site = at_zero(_nodepool(family, count, P5[1], group="eks.amazonaws.com"))
     assert [pool.instance_type for pool in site.pools] == ["p5.48xlarge"]
-    assert ask(task_of(), site)[0] == "refused"
-    assert "that ask for vpc.amazonaws.com/efa" in ask(task_of(tier="standard"), site)[1]
+    state, words = ask(task_of(), site)
+    assert (state, "vpc.amazonaws.com/efa is assumed" in words) == ("offered", True), words
     general = ("eks.amazonaws.com/instance-category", "In", "c", "m", "r")
     plain = at_zero(_nodepool(general, group="eks.amazonaws.com"))
     assert (plain.pools, plain.unseen) == ((), ())
+
+
+@pytest.mark.parametrize("key", ["scalesetpriority", "priority"])
+def test_a_nodepool_that_buys_nodes_by_azures_own_label_is_told(at_zero, key):
+    site = at_zero(
+        _nodepool(
+            ("karpenter.azure.com/sku-name", "In", "standard_nd96isr_h100_v5"),
+            (f"kubernetes.azure.com/{key}", "In", "spot"),
+            (_ZONE, "In", "eastus-1"),
+            group="karpenter.azure.com",
+        )
+    )
+    assert site.pools == ()
+    assert f"kubernetes.azure.com/{key}" in site.unseen[0]
+
+
+def test_karpenter_makes_no_nodes_for_pods_that_claim_a_channel_of_nvlink(at_zero, catalog):
+    rack = next(
+        row.name for row in catalog.cloud("aws").types()
+        if any(way.compute_domain for way in catalog.cloud("aws").kubernetes_rows(row.name, "eks"))
+    )  # fmt: skip
+    site = at_zero(_nodepool((_TYPE, "In", rack), P5[1]))
+    (pool,) = site.pools
+    assert site.facts["pools"][pool.name]["way"] is None
+    assert "pods with claims" in site.facts["pools"][pool.name]["no_fabric"]
 
 
 def test_free_nodes_that_exist_count_beside_those_that_would_be_made(at_zero, site_of, dressed):

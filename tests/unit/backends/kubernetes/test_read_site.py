@@ -219,6 +219,18 @@ def test_whatever_may_not_be_read_is_told_and_stops_nothing(rich, backend, path,
     assert (warned.get(path, "no such") in " ".join(best.warnings)) == (path in warned)
 
 
+def test_device_classes_of_a_version_that_claims_are_not_made_with_are_told(rich, backend):
+    rich.groups["resource.k8s.io"] = "v1beta2"
+    driver = {"metadata": {"name": "efa"}, "spec": {"selectors": []}}
+    rich.lists |= {
+        "/apis/resource.k8s.io/v1beta2/deviceclasses": [driver],
+        "/apis/resource.k8s.io/v1beta2/resourceslices": [],
+    }
+    site = backend.discover()
+    assert "claims are made with v1 alone" in site.unseen[0]
+    assert site.facts["custom_resources"] == ()
+
+
 @pytest.mark.parametrize(
     "path",
     [

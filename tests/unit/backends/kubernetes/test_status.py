@@ -129,7 +129,10 @@ def waiting(reason):
         ([pod(state=RUNNING), waiting("ImagePullBackOff")], "image", False),
         ([pod(state=RUNNING), waiting("InvalidImageName")], "image", True),
         ([unplaced("no room"), waiting("InvalidImageName")], "image", True),
+        ([pod(state=RUNNING), waiting("SignatureValidationFailed")], "image", False),
+        ([pod(state=RUNNING), waiting("ImageInspectError")], "image", False),
         ([pod(state=RUNNING), waiting("CreateContainerConfigError")], "container", False),
+        ([pod(state=RUNNING), waiting("PostStartHookError")], "container", False),
         ([pod(state=RUNNING), waiting("ContainerCreating")], "starting", False),
     ],
 )
