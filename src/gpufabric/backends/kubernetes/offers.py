@@ -181,6 +181,15 @@ def _room(option: Resources, fact: Json, pool: Pool, *, gang: bool) -> int | Non
     return len(fitting)
 
 
+def _most_free(fact: Json) -> str:
+    """What the emptiest node has left, in words."""
+    free = cast("tuple[Json, ...] | None", fact.get("free"))
+    if not free:
+        return ""
+    cpus, memory = (max(float(one[name]) for one in free) for name in ("cpus", "memory_gib"))
+    return f" (the most that a node has free: {cpus:g} CPUs, {memory:.0f} GiB)"
+
+
 def _plain_offers(task: Task, option: Resources, site: Site, pools: list[Pool]) -> Resolution:
     """Offers for a task that asks for no accelerator: nodes without one first."""
     offers: list[Offer] = []
@@ -198,7 +207,10 @@ def _plain_offers(task: Task, option: Resources, site: Site, pools: list[Pool]) 
         elif option.min_gbps_per_gpu is not None:
             reason = "min_gbps_per_gpu: no accelerator is asked"
         elif pool.nodes_free is not None and pool.nodes_free < task.num_nodes:
-            reason = f"{task.num_nodes} nodes were asked for, {pool.nodes_free} have room"
+            reason = (
+                f"{task.num_nodes} nodes were asked for, {pool.nodes_free} of {pool.nodes_total}"
+                f" have room{_most_free(facts_of(site, pool.name))}"
+            )
         if reason:
             refused.append(
                 Rejection(backend=site.backend, reason=reason, place=pool.place, instance_type=name)
