@@ -1,6 +1,5 @@
 """A port of a node as a port of this machine, for as long as a block runs."""
 
-import contextlib
 import logging
 import os
 import select
@@ -18,6 +17,7 @@ __all__ = ["PortForward", "relay"]
 
 _log = logging.getLogger(__name__)
 _CHUNK = 64 * 1024
+_NO_ROOM_MS = 100  # before a connection is taken that there was no descriptor or thread for
 
 
 class PortForward:
@@ -70,31 +70,52 @@ class PortForward:
                 return
             self._closed = True
         os.close(self._woken)
-        while threads := tuple(self._threads):
+        while threads := self._running():
             for thread in threads:
                 thread.join()
         self._listener.close()
         os.close(self._wake)
+
+    def _running(self) -> tuple[threading.Thread, ...]:
+        with self._lock:
+            return tuple(self._threads)
 
     def _begin(self, work: Callable[[], None]) -> None:
         def run() -> None:
             try:
                 work()
             finally:
-                self._threads.discard(threading.current_thread())
+                with self._lock:
+                    self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=run, name=f"gpufabric-port-{self.node_port}", daemon=True)
-        self._threads.add(thread)
-        thread.start()
+        with self._lock:  # so that nobody waits for one that has not started
+            thread.start()
+            self._threads.add(thread)
 
     def _accept(self) -> None:
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while self._wake not in dict(poll.poll()):
-            with contextlib.suppress(OSError):
+            try:
                 near, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionError):  # whoever it was has gone again
+                continue
+            except OSError as exc:
+                self._no_room(exc)
+                continue
+            try:
                 self._begin(partial(self._serve, near))
+            except RuntimeError as exc:  # no thread can be started
+                near.close()
+                self._no_room(exc)
+
+    def _no_room(self, exc: OSError | RuntimeError) -> None:
+        _log.warning("port %d: a connection cannot be taken: %s", self.port, exc)
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        poll.poll(_NO_ROOM_MS)
 
     def _serve(self, near: socket.socket) -> None:
         with near:
@@ -105,8 +126,9 @@ class PortForward:
                 return
             try:
                 relay(near, far.socket, self._wake)
-                if far.error is not None:
-                    self._failed(far.error)
+                error = far.error  # asks the place
+                if error is not None:
+                    self._failed(error)
             finally:
                 far.close()
 

@@ -98,14 +98,16 @@ class Jupyter:
 
     def close(self) -> None:
         """Stops the server and its kernels, and gives when it has ended."""
-        with contextlib.suppress(OSError):
-            self._running.stdin.close()
-        with contextlib.suppress(TimeoutError, BackendError):
-            self._running.wait(_STOP_S)
-        self.forward.close()
-        self._running.close()
-        for drain in self._drains:
-            drain.join()
+        try:
+            with contextlib.suppress(OSError):
+                self._running.stdin.close()
+            with contextlib.suppress(TimeoutError, BackendError):
+                self._running.wait(_STOP_S)
+        finally:
+            self.forward.close()
+            self._running.close()
+            for drain in self._drains:
+                drain.join()
 
     def answers(self) -> bool:
         """Whether the server answers to its token."""
@@ -156,7 +158,8 @@ def start_jupyter(  # noqa: PLR0913  # one server, by keyword
     token = secrets.token_urlsafe(32)
     running = live.exec(ref, [python, "-c", _SERVE], node_rank=node_rank, stdin=True)
     try:
-        running.stdin.write(f"{token}\n".encode())
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and said why
+            running.stdin.write(f"{token}\n".encode())
         port, page = _begun(running, until, ref, where)
         forward = PortForward(
             lambda: live.connect(ref, port, node_rank=node_rank),

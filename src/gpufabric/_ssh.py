@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shlex
+import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ __all__ = ["carry", "carry_ssh", "config_text", "read_key", "remote_user"]
 _KEY = re.compile(r"(ssh-|ecdsa-|sk-)[\w@.-]+ [A-Za-z0-9+/=]{20,}( [^\r\n]*)?")
 _KEYS = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")
 _CHUNK = 1 << 16
+_LAST_S = 5.0  # for what a command has said on standard error when it has ended
 _FIND = """\
 PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin
 for tool in sshd ssh-keygen; do
@@ -159,12 +161,19 @@ def carry_ssh(live: Live, ref: JobRef, *, node_rank: int, key: str) -> int:
 
 
 def carry(running: Command) -> int:
-    """Joins this process's standard streams with a command's; gives its exit code."""
+    """Joins this process's standard streams with a command's; gives its exit code.
+
+    Where nobody reads its output any more, as behind `head`, it is ended.
+    """
+    errors = threading.Thread(target=_copy, args=(running.stderr.fileno(), 2), daemon=True)
     try:
         threading.Thread(target=_send, args=(running,), daemon=True).start()
-        threading.Thread(target=_copy, args=(running.stderr.fileno(), 2), daemon=True).start()
-        _copy(running.stdout.fileno(), 1)
-        return running.wait()
+        errors.start()
+        if not _copy(running.stdout.fileno(), 1):
+            return 128 + signal.SIGPIPE
+        code = running.wait()
+        errors.join(_LAST_S)
+        return code
     finally:
         running.close()
 
@@ -175,8 +184,12 @@ def _send(running: Command) -> None:
         running.stdin.close()
 
 
-def _copy(source: int, target: int) -> None:
-    with contextlib.suppress(OSError):
+def _copy(source: int, target: int) -> bool:
+    """Carries all that comes; whether it was taken to its end."""
+    try:
         while data := os.read(source, _CHUNK):
             while data:
                 data = data[os.write(target, data) :]
+    except OSError:
+        return False
+    return True

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import io
+import logging
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -200,6 +202,34 @@ def test_a_port_carries_many_connections_and_their_ends(echo):
         assert [sock.recv(9) for sock in socks] == [b""] * 8
     assert forward.error is None
     assert set(threading.enumerate()) <= before
+
+
+@contextlib.contextmanager
+def no_descriptor_left():
+    """This process can open nothing within the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (least, hard))
+    with contextlib.ExitStack() as held:
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    held.callback(os.close, os.dup(0))
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_forward_waits_for_room_and_goes_on(echo, monkeypatch):
+    job, port = echo
+    told = threading.Event()
+    monkeypatch.setattr(logging.getLogger("gpufabric._forward"), "warning", lambda *_: told.set())
+    with job.port_forward(port) as forward, socket.socket() as sock:
+        with no_descriptor_left():
+            sock.connect(("127.0.0.1", forward.port))
+            assert told.wait(30)
+        sock.sendall(b"hello")
+        assert sock.recv(5) == b"hello"
 
 
 def test_a_port_where_nothing_listens_is_told(pair):
@@ -594,6 +624,20 @@ def test_a_shell_runs_commands_copies_and_reaches_ports(echo, tmp_path):
             assert sock.recv(5) == b"hello"
         at.send_signal(signal.SIGINT)
         assert at.wait(30) == 130
+
+
+def test_a_command_whose_output_nobody_reads_any_more_is_ended(launch):
+    words = command("exec", launch().ref, "--", "yes")
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as at:
+        assert at.stdout.readline() == b"y\n"
+        at.stdout.close()
+        assert at.wait(60) == 128 + signal.SIGPIPE
+
+
+def test_all_that_a_command_said_last_is_told(launch):
+    words = command("exec", launch().ref, "--", "sh", "-c", "head -c 300000 /dev/zero >&2; exit 3")
+    done = subprocess.run(words, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, len(done.stderr)) == (3, 300_000)
 
 
 def test_a_shell_that_forwards_a_port_is_told_that_nothing_listens_there(launch):
