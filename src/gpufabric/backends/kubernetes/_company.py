@@ -10,7 +10,7 @@ from typing import TypedDict, cast
 from gpufabric._frozen import evolve
 from gpufabric.backends.base import Site
 from gpufabric.backends.kubernetes._carry import CODE_WRITES
-from gpufabric.backends.kubernetes._gang import Gang
+from gpufabric.backends.kubernetes._gang import UNDISTURBED, Gang
 from gpufabric.backends.kubernetes._manifest import owned
 from gpufabric.backends.kubernetes._reading import controllers, queue_of, queues
 from gpufabric.errors import SpecError
@@ -158,6 +158,10 @@ def gang_items(gang: Gang, site: Site) -> Iterator[NetworkItem]:
     if gang.domain:
         why = "one for the gang, owned by it; the pods claim their node's channel to it"
         yield item("nvlink", f"ComputeDomain of {gang.num_nodes} nodes", why)
+    if gang.undisturbed:
+        why = "Karpenter would else drain nodes to use fewer or newer ones, and end the job"
+        url = "https://karpenter.sh/docs/concepts/disruption/#pod-level-controls"
+        yield item(UNDISTURBED, "true", why, url)
     near = gang.nearness
     for key, value in near.annotations.items():
         yield item(key, value, "Kueue chooses nodes that share this label")

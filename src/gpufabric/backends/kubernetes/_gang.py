@@ -16,6 +16,7 @@ __all__ = [
     "PRIORITY_LABEL",
     "QUEUE_LABEL",
     "REPLICA",
+    "UNDISTURBED",
     "Gang",
     "Nearness",
 ]
@@ -26,6 +27,9 @@ NODES = "gpufabric.io/num-nodes"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
+#: Karpenter's consolidation and drift pass over nodes that have a pod with it.
+#: https://karpenter.sh/docs/concepts/disruption/#pod-level-controls
+UNDISTURBED = "karpenter.sh/do-not-disrupt"
 CONTAINER = "job"
 REPLICA = "n"
 #: The pod's claim of its node's channel to the gang's NVLink domain.
@@ -59,7 +63,8 @@ class Gang:
     """What the objects are made from.
 
     `group` is the API version of the PodGroup that a gang scheduler reads, `domain` that of the
-    ComputeDomain that joins the nodes' NVLink; None without.
+    ComputeDomain that joins the nodes' NVLink; None without. `undisturbed` asks Karpenter to leave
+    the gang's nodes alone.
     """
 
     name: str
@@ -88,6 +93,7 @@ class Gang:
     group: str | None = None
     group_queue: str | None = None
     domain: str | None = None
+    undisturbed: bool = False
     scheduler: str | None = None
     priority: str | None = None
     queue_priority: str | None = None

@@ -321,6 +321,7 @@ def _pool(  # noqa: PLR0913  # what a pool is made of
         "way": way.name if way else None,
         "no_fabric": why,
         "autoscaler": "karpenter",
+        "disrupts": "karpenter",
         "nodes_there": there,
         "notes": [_note(there, more, nodepool, assumed)],
     }

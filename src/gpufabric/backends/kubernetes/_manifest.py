@@ -19,6 +19,7 @@ from gpufabric.backends.kubernetes._gang import (
     PRIORITY_LABEL,
     QUEUE_LABEL,
     REPLICA,
+    UNDISTURBED,
     Gang,
 )
 from gpufabric.backends.kubernetes._merge import merged
@@ -86,6 +87,8 @@ def _job_spec(gang: Gang) -> Json:
     annotations = {**(way.annotations if way else {}), **gang.nearness.annotations}
     if gang.group and gang.group.startswith("scheduling.volcano.sh/"):
         annotations[VOLCANO_GROUP] = gang.name
+    if gang.undisturbed:
+        annotations[UNDISTURBED] = "true"
     spec: Json = {
         "completions": gang.num_nodes,
         "parallelism": gang.num_nodes,

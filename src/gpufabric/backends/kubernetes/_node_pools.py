@@ -169,6 +169,8 @@ class _Alike:
                 )
             ],
         }
+        if any(node.labels.get("karpenter.sh/nodepool") for node in members):
+            fact["disrupts"] = "karpenter"
         if self.way is not None and self.way.fabric and first.fabric is None:
             fact["warnings"] = list(_unknown_fabric(first))
         devices = (self._served.devices or {}).get(first.name)

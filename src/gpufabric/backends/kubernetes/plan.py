@@ -73,6 +73,7 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
         image=offer.resources.image or image or "",
         tolerations=tuple(_tolerations(network.way, facts_of(site, offer.pool), offer, platform)),
         nearness=nearness_of(offer, site, catalog, network, firm=not task.max_restarts),
+        undisturbed=facts_of(site, offer.pool).get("disrupts") == "karpenter",
         grace_s=max(1, math.ceil(grace_s)),
         pod_patch=cast("Mapping[str, object]", thaw(patch)),
         **company_of(offer, site, network, scheduler=scheduler, priority=priority),

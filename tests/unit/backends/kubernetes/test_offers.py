@@ -464,6 +464,7 @@ def test_a_nodepool_at_zero_is_offered_with_what_is_assumed(at_zero, offers, cat
     plan = make_plan(task_of(), offer, site, catalog, run="", image=None, patch={}, grace_s=10)
     text = plan.to_yaml()
     assert "karpenter.sh/nodepool: gpu" in text
+    assert "karpenter.sh/do-not-disrupt: 'true'" in text or 'do-not-disrupt: "true"' in text
     assert "karpenter.sh/capacity-type: on-demand" in text  # it does not say, so pods do
     assert "vpc.amazonaws.com/efa: '32'" in text or 'vpc.amazonaws.com/efa: "32"' in text
 
@@ -628,6 +629,22 @@ def test_free_nodes_that_exist_count_beside_those_that_would_be_made(at_zero, si
     both = at_zero(_nodepool(*P5, limits={"nodes": "3"}), pools=pools, facts=facts)
     assert both.pools[1].nodes_total == 4
     assert "1 nodes exist" in both.facts["pools"][both.pools[1].name]["notes"][0]
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_karpenter_is_asked_to_leave_its_nodes_alone_under_a_gang(
+    dressed, site_of, offers, catalog, made
+):
+    nodes = [dressed("eks-p5", name) for name in ("n1", "n2")]
+    if made:  # of another NodePool each
+        for node in nodes:
+            node["metadata"]["labels"]["karpenter.sh/nodepool"] = node["metadata"]["name"]
+    site = site_of(*nodes)
+    offer = offers(task_of(), site).best
+    plan = make_plan(task_of(), offer, site, catalog, run="", image=None, patch={}, grace_s=10)
+    assert ("karpenter.sh/do-not-disrupt" in plan.to_yaml()) is made
+    assert ("karpenter.sh/do-not-disrupt" in {one.name for one in plan.network}) is made
+    assert "autoscaler" not in site.facts["pools"][site.pools[0].name]  # its nodes are there
 
 
 def test_empty_groups_of_the_cluster_autoscaler_are_told_by_name():
