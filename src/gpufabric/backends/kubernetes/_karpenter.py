@@ -50,7 +50,8 @@ _PROVIDERS = {
         ),
         domain="karpenter.k8s.aws/",
     ),
-    # EKS Auto Mode: for pods that ask for EFA it makes nodes with all of their EFA interfaces.
+    # EKS Auto Mode serves EFA as the device plug-in does. How many interfaces its nodes get can be
+    # set in their NodeClass; a pod that asks for more gets no node, and so no lower tier.
     # https://docs.aws.amazon.com/eks/latest/userguide/device-management-efa.html
     "eks.amazonaws.com": _Provider(
         platform="eks",
@@ -339,6 +340,7 @@ def _note(there: int, more: int | None, nodepool: str, assumed: Mapping[str, str
     )
     bound = "" if more is None else f", {more} at most by its limits"
     nics = f"; that they give pods {', '.join(assumed)} is assumed" if assumed else ""
+    nics += ", unless their node class sets other network interfaces" if assumed else ""
     return f"{exist}; Karpenter makes the others of NodePool {nodepool}{bound}{nics}"
 
 
