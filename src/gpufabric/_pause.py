@@ -3,9 +3,9 @@
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-__all__ = ["WaitingEnded", "pause", "stoppable"]
+__all__ = ["WaitingEnded", "pause", "stoppable", "undisturbed"]
 
 _here = threading.local()
 
@@ -24,10 +24,16 @@ def pause(seconds: float) -> None:
 
 
 @contextmanager
-def stoppable(stop: threading.Event) -> Generator[None]:
+def stoppable(stop: threading.Event | None) -> Generator[None]:
     """Lets `stop` end every `pause` of this thread within the block."""
+    before: threading.Event | None = getattr(_here, "stop", None)
     _here.stop = stop
     try:
         yield
     finally:
-        _here.stop = None
+        _here.stop = before
+
+
+def undisturbed() -> AbstractContextManager[None]:
+    """For what is to be done to its end, though nobody waits for it any more: ending something."""
+    return stoppable(None)

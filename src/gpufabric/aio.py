@@ -5,6 +5,7 @@ import contextlib
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, ParamSpec, Self, TypeVar, cast, overload
@@ -50,23 +51,40 @@ class _Pool:
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         return self._executor.submit(call, *args, **kwargs)
 
+    async def run_or_undo(
+        self, call: Callable[[], T], undo: Callable[[T], None], *, waits: bool = False
+    ) -> T:
+        """Runs a call; what it makes after the await was cancelled is undone."""
+        future, stop = self._begun(call) if waits else (self.submit(call), threading.Event())
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            if waits or not future.cancel():  # it has begun
+                future.add_done_callback(partial(_undo_unseen, undo))
+            raise
+        finally:
+            stop.set()
+
     async def wait_for(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a call that waits for a job; cancelling the await ends it."""
+        future, stop = self._begun(partial(call, *args, **kwargs))
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        finally:
+            stop.set()
+
+    def _begun(self, call: Callable[[], T]) -> "tuple[Future[T], threading.Event]":
         future: Future[T] = Future()
 
         def work() -> None:
             try:
-                future.set_result(call(*args, **kwargs))
+                future.set_result(call())
             except WaitingEnded:
                 future.cancel()
             except BaseException as exc:  # noqa: BLE001  # whoever awaits it is told
                 future.set_exception(exc)
 
-        stop = self.start(work)
-        try:
-            return await asyncio.shield(asyncio.wrap_future(future))
-        finally:
-            stop.set()
+        return future, self.start(work)
 
     def start(self, work: Callable[[], None]) -> threading.Event:
         """Starts a thread for `work`; the event that it gives ends the thread's waiting."""
@@ -238,8 +256,9 @@ class AsyncJobHandle:
         self, port: int, *, node_rank: int = 0, local_port: int = 0
     ) -> "AsyncGenerator[PortForward]":
         """See `JobHandle.port_forward`: `async with job.port_forward(8888) as at:`."""
-        made = await self._pool.run(
-            self._job.port_forward, port, node_rank=node_rank, local_port=local_port
+        made = await self._pool.run_or_undo(
+            lambda: self._job.port_forward(port, node_rank=node_rank, local_port=local_port),
+            lambda unseen: unseen.close(),
         )
         try:
             yield made
@@ -256,10 +275,13 @@ class AsyncJobHandle:
         timeout_s: float = 60.0,
     ) -> "AsyncGenerator[Jupyter]":  # fmt: skip
         """See `JobHandle.jupyter`: `async with job.jupyter() as server:`."""
-        made = await self._pool.wait_for(
-            self._job.jupyter, node_rank=node_rank, local_port=local_port, python=python,
-            timeout_s=timeout_s,
-        )  # fmt: skip
+        made = await self._pool.run_or_undo(
+            lambda: self._job.jupyter(
+                node_rank=node_rank, local_port=local_port, python=python, timeout_s=timeout_s
+            ),
+            lambda unseen: unseen.close(),
+            waits=True,
+        )
         try:
             yield made
         finally:
@@ -278,10 +300,9 @@ class AsyncJobHandle:
         return await self._pool.wait_for(self._job.bench, timeout=timeout)
 
 
-def _teardown_unseen(future: "Future[JobHandle]") -> None:
-    """Removes a job whose launch nobody waits for any more."""
+def _undo_unseen(undo: Callable[[T], None], future: "Future[T]") -> None:
     if not future.cancelled() and future.exception() is None:
-        future.result().teardown()
+        undo(future.result())
 
 
 class AsyncFabric:
@@ -351,14 +372,13 @@ class AsyncFabric:
     ) -> AsyncJobHandle:
         """See `Fabric.launch`.
 
-        If the await is cancelled, what the launch makes is torn down as soon as it is made.
+        If the await is cancelled, what the launch makes is torn down as soon as it is made; one
+        that has not begun never does.
         """
-        future = self._pool.submit(self._fabric.launch, task, policy=policy, run=run)
-        try:
-            job = await asyncio.shield(asyncio.wrap_future(future))
-        except asyncio.CancelledError:
-            future.add_done_callback(_teardown_unseen)
-            raise
+        job = await self._pool.run_or_undo(
+            lambda: self._fabric.launch(task, policy=policy, run=run),
+            lambda unseen: unseen.teardown(),
+        )
         return AsyncJobHandle(job, self._pool)
 
     async def attach(self, ref: JobRef | str) -> AsyncJobHandle:

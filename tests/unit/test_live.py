@@ -691,3 +691,63 @@ def test_a_command_that_nobody_awaits_any_more_is_ended(place):
 
     asyncio.run(work())
     until_ended(b"sleep\x004246")
+
+
+class Slow(gf.Local):
+    """A place whose status is told when it may be."""
+
+    def __init__(self, root):
+        super().__init__(root, gf.Settings(trust_env=False, stop_grace_s=1.0))
+        self.asked, self.may = threading.Event(), threading.Event()
+
+    def status(self, ref):
+        self.asked.set()
+        assert self.may.wait(60)
+        return super().status(ref)
+
+
+def test_a_forward_that_nobody_awaits_any_more_is_closed(tmp_path):
+    place = Slow(tmp_path)
+
+    async def forward(job):
+        async with job.port_forward(1):
+            raise AssertionError
+
+    async def work():
+        async with (
+            gf.AsyncFabric(place, workers=1) as fabric,
+            await fabric.launch(gf.Task(run=LASTING, name="live")) as job,
+        ):
+            waiting = asyncio.create_task(forward(job))
+            await asyncio.to_thread(place.asked.wait, 60)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            place.may.set()
+            await job.status()  # after all that the one worker had to do
+            left = [one.name for one in threading.enumerate() if "gpufabric-port" in one.name]
+            assert left == []
+
+    asyncio.run(work())
+
+
+def test_a_launch_that_is_cancelled_before_it_begins_makes_nothing(tmp_path):
+    place = Slow(tmp_path)
+
+    async def work():
+        async with (
+            gf.AsyncFabric(place, workers=1) as fabric,
+            await fabric.launch(gf.Task(run=LASTING, name="live")) as job,
+        ):
+            status = asyncio.create_task(job.status())
+            await asyncio.to_thread(place.asked.wait, 60)
+            waiting = asyncio.create_task(fabric.launch(gf.Task(run="touch made", name="never")))
+            await asyncio.sleep(0)  # it waits for the one worker
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            place.may.set()
+            await status
+            assert list(await fabric.jobs()) == [job.ref]
+
+    asyncio.run(work())

@@ -7,6 +7,7 @@
 import logging
 from collections.abc import Sequence
 
+from gpufabric._pause import undisturbed
 from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._apply import again
 from gpufabric.backends.kubernetes._manifest import CONTAINER
@@ -157,10 +158,11 @@ class NodeCommand(Exec):
         if running and self._pid:
             command = ["/bin/sh", "-c", _KILL, str(self._pid)]
             try:
-                exec_in(
-                    self._node.api, self._node.namespace, self._node.pod, CONTAINER, command,
-                    timeout_s=_KILL_S,
-                )  # fmt: skip
+                with undisturbed():
+                    exec_in(
+                        self._node.api, self._node.namespace, self._node.pod, CONTAINER, command,
+                        timeout_s=_KILL_S,
+                    )  # fmt: skip
             except (GpuFabricError, TimeoutError) as exc:
                 _log.debug("process %d of node %d is left: %s", self._pid, self._node.rank, exc)
 
