@@ -189,7 +189,10 @@ while [ "$rank" -lt "$GPUFABRIC_NUM_NODES" ]; do
 done
 ips=${ips%
 }"""
-_STALE_S = 31  # https://coredns.io/plugins/cache/: kubeadm's Corefile lets answers live for 30 s
+# kubeadm's Corefile gives answers of a cluster's names a TTL of 30 s, and caches on the way keep
+# them so long: cmd/kubeadm/app/phases/addons/dns/manifests.go in k8s.io/kubernetes, 1.36, and
+# https://coredns.io/plugins/cache/
+_STALE_S = 31
 _TRIES = 900
 
 
