@@ -19,7 +19,10 @@ from gpufabric.resources import Resources
 
 __all__ = ["GPU_TAINTS", "controllers", "facts_of", "network_of", "queue_of", "queues"]
 
-GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu", "sku", "aws.amazon.com/neuron", "gpu")
+#: Taints that keep pods without accelerators out: those named as the resource, which clouds and
+#: the plug-ins' guides use, and sku=gpu, of the guide of AKS:
+#: https://learn.microsoft.com/azure/aks/use-nvidia-gpu
+GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu", "sku", "aws.amazon.com/neuron")
 
 
 def facts_of(site: Site, pool: str | None) -> Json:

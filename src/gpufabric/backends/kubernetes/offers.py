@@ -156,7 +156,8 @@ def _wants_gpu(option: Resources) -> bool:
 
 def _keeps_out(fact: Json, *, gpu: bool) -> str:
     for key, value, effect in fact.get("taints") or ():
-        if effect == "PreferNoSchedule" or (gpu and key in GPU_TAINTS):
+        other = key == "sku" and value != "gpu"  # a name that anybody may use for something else
+        if effect == "PreferNoSchedule" or (gpu and key in GPU_TAINTS and not other):
             continue
         return f"{key}={value}:{effect}" if value else f"{key}:{effect}"
     return ""

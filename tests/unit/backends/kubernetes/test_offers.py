@@ -557,6 +557,26 @@ def test_spot_is_a_pool_of_its_own(at_zero, capacity, labels):
     assert [pool.spot for pool in site.pools] == [label == "spot" for label in labels]
 
 
+@pytest.mark.parametrize(
+    ("named", "open_to"),
+    [
+        ("nvidia.com/gpu=present", True),
+        ("sku=gpu", True),
+        ("sku=inference", False),
+        ("gpu=true", False),
+    ],
+)
+def test_only_taints_that_are_known_to_be_for_gpus_are_tolerated(
+    ask, site_of, dressed, named, open_to
+):
+    key, _, value = named.partition("=")
+    taint = {"key": key, "value": value, "effect": "NoSchedule"}
+    site = site_of(*(dressed("eks-p5", name, taints=[taint]) for name in ("a", "b")))
+    state, words = ask(task_of(), site)
+    wanted = ("offered", False) if open_to else ("refused", True)
+    assert (state, f"taint {named}" in words) == wanted, words
+
+
 def test_taints_of_a_nodepool_keep_pods_out_as_those_of_nodes_do(at_zero, ask):
     taint = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
     state, words = ask(task_of(), at_zero(_nodepool(*P5, template={"taints": taint})))
