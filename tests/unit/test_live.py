@@ -699,6 +699,11 @@ class Slow(gf.Local):
     def __init__(self, root):
         super().__init__(root, gf.Settings(trust_env=False, stop_grace_s=1.0))
         self.asked, self.may = threading.Event(), threading.Event()
+        self.applied = []
+
+    def apply(self, plan):
+        self.applied.append(plan.name)
+        return super().apply(plan)
 
     def status(self, ref):
         self.asked.set()
@@ -749,5 +754,6 @@ def test_a_launch_that_is_cancelled_before_it_begins_makes_nothing(tmp_path):
             place.may.set()
             await status
             assert list(await fabric.jobs()) == [job.ref]
+            assert place.applied == [job.ref.name]
 
     asyncio.run(work())

@@ -17,7 +17,6 @@ from gpufabric.errors import CredentialsError
 __all__ = ["jobs_everywhere", "jobs_in"]
 
 _log = logging.getLogger(__name__)
-_ANY = "x"
 
 
 def jobs_in(api: Api, namespace: str | None, *, jobsets: bool) -> set[tuple[str, str]]:
@@ -25,10 +24,7 @@ def jobs_in(api: Api, namespace: str | None, *, jobsets: bool) -> set[tuple[str,
     kinds = [("batch/v1", "Job"), *([(JOBSET_VERSION, "JobSet")] if jobsets else [])]
     found: set[tuple[str, str]] = set()
     for version, kind in kinds:
-        path = path_of(version, kind, namespace or _ANY)
-        if namespace is None:
-            path = path.replace(f"/namespaces/{_ANY}/", "/")
-        for one in again(partial(_labelled, api, path)):
+        for one in again(partial(_labelled, api, path_of(version, kind, namespace))):
             meta = one["metadata"]
             if NODES in (meta.get("annotations") or {}):
                 found.add((str(meta["namespace"]), str(meta["name"])))

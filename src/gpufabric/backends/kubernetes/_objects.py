@@ -37,10 +37,11 @@ _PLURALS = {
 JOBSET_VERSION = "jobset.x-k8s.io/v1alpha2"
 
 
-def path_of(api_version: str, kind: str, namespace: str, name: str = "") -> str:
-    """The path of an object, or of all of its kind."""
+def path_of(api_version: str, kind: str, namespace: str | None, name: str = "") -> str:
+    """The path of an object, or of all of its kind; in every namespace where that is None."""
     root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
-    path = f"{root}/namespaces/{namespace}/{_PLURALS[kind]}"
+    place = f"{root}/namespaces/{namespace}" if namespace is not None else root
+    path = f"{place}/{_PLURALS[kind]}"
     return f"{path}/{name}" if name else path
 
 

@@ -155,8 +155,8 @@ class Watch:
                 event = cast("Json", json.loads(line))
                 kind, one = str(event["type"]), cast("Json", event["object"])
             except (ValueError, KeyError, TypeError):
-                _log.debug("%s: what a watch brought is no event: %r", self._path, line[:200])
-                continue
+                fault = self._fault({"message": "what the watch brought is no event"})
+                break
             if kind == "ERROR":
                 fault = self._fault(one)
                 break

@@ -216,6 +216,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
             self._chunk(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
             return
+        if server.watch == "noise":
+            server.watch = None
+            self._chunk(b'{"type": "MODI\n')
+            return
         before = {one["metadata"]["uid"]: one for one in server.past.get(since, {}).get(kind, ())}
         connection = server.connection
         while not server.refused:

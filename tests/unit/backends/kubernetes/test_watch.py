@@ -95,6 +95,17 @@ def test_a_version_that_is_forgotten_is_listed_anew(serving, loop, watch):
         until(loop, lambda: seen.phase() == ["Succeeded"])
 
 
+def test_what_is_no_event_is_asked_for_again(serving, loop):
+    with serving(ends=False, watch="noise") as (api, server):
+        seen = Seen(loop, api)
+        until(loop, lambda: seen.watch.trouble is not None)
+        assert "no event" in str(seen.watch.trouble)
+        until(loop, lambda: seen.watch.watching and len(watches(server)) == 2)
+        assert (seen.watch.trouble, seen.watch.error) == (None, None)
+        server.finish()
+        until(loop, lambda: seen.phase() == ["Succeeded"])
+
+
 def test_without_the_right_to_watch_changes_are_listed(serving, loop):
     with serving(ends=False, watch=403) as (api, server):
         seen = Seen(loop, api)
