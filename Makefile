@@ -47,7 +47,7 @@ demo: $(VENV)/.run
 test: $(VENV)/.test
 	$(PYTEST) -q -n 2 -m "not slow and not root and not torch and not cluster" $(TESTS)
 	@echo "Kubernetes: against the in-process fake; make test-cluster runs the same on a real server"
-	@echo "left out: root (make test-net), Go (make test-cluster), PyTorch (make test-torch), clouds' own data (make test-crosscheck)"
+	@echo "left out: long attacks and many random examples (make test-hostile), root (make test-net), Go (make test-cluster), PyTorch (make test-torch), clouds' own data (make test-crosscheck)"
 
 test-hostile: $(VENV)/.test
 	$(PYTEST) -q -m "slow and not cluster" $(TESTS)

@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fuzz_read import changed, kept, one_input  # after its folder
 
 KEPT = kept()
-COUNT, SEED = 1_500, 6
+SEED = 6
+MANY = pytest.param(1_500, marks=pytest.mark.slow)  # 3.4 s of CPU; the first 200 are both's
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -24,6 +25,7 @@ def test_a_kept_input_is_read_and_no_line_is_lost(name: str) -> None:
         assert report.lines == text.count("\n") + (not text.endswith("\n") and bool(text))
 
 
-def test_inputs_changed_blindly_are_read() -> None:
-    for data in changed(COUNT, SEED):
+@pytest.mark.parametrize("count", [200, MANY])
+def test_inputs_changed_blindly_are_read(count: int) -> None:
+    for data in changed(count, SEED):
         assert one_input(data).lines >= 0, data

@@ -5,6 +5,7 @@ import importlib.util
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,9 +60,7 @@ def site_of(profile):
     return write.site(profile, 3)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(sorted(write.PROFILES)), FACTS, FIELDS, SETTINGS, st.data())
-def test_every_plan_is_text_owned_and_of_few_writes(profile, facts, fields, own, data):
+def every_plan_is_text_owned_and_of_few_writes(profile, facts, fields, own, data):
     site = site_of(profile)
     site = evolve(site, facts=freeze({**thaw(site.facts), **facts}))
     accelerator = site.pools[0].accelerator
@@ -80,3 +79,13 @@ def test_every_plan_is_text_owned_and_of_few_writes(profile, facts, fields, own,
         made = [step for step in plan.steps if step.verb == "create"]
         assert all(step.body["metadata"]["ownerReferences"] for step in made[1:])
         assert len([step for step in plan.steps if step.verb not in {"pack", "serve"}]) <= 6
+
+
+# Few examples in `make test`, since each costs CPU, and all of them in `make test-hostile`.
+plans = given(st.sampled_from(sorted(write.PROFILES)), FACTS, FIELDS, SETTINGS, st.data())
+test_every_plan_is_text_owned_and_of_few_writes = settings(max_examples=15, deadline=None)(
+    plans(every_plan_is_text_owned_and_of_few_writes)
+)
+test_many_plans_are_text_owned_and_of_few_writes = pytest.mark.slow(
+    settings(max_examples=60, deadline=None)(plans(every_plan_is_text_owned_and_of_few_writes))
+)

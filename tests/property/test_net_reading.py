@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,10 +37,17 @@ def is_json(report: net.NetReport) -> bool:
     return bool(json.dumps(report.to_dict(), allow_nan=False))
 
 
-@given(TEXTS)
-@settings(max_examples=400, deadline=None)
-def test_no_text_makes_reading_raise(text: str) -> None:
+def no_text_makes_reading_raise(text: str) -> None:
     assert is_json(net.read(text))
+
+
+# Few examples in `make test`, since each costs CPU, and all of them in `make test-hostile`.
+test_no_text_makes_reading_raise = settings(max_examples=60, deadline=None)(
+    given(TEXTS)(no_text_makes_reading_raise)
+)
+test_none_of_many_texts_makes_reading_raise = pytest.mark.slow(
+    settings(max_examples=400, deadline=None)(given(TEXTS)(no_text_makes_reading_raise))
+)
 
 
 @given(st.binary(max_size=400))
@@ -48,9 +56,7 @@ def test_no_bytes_make_reading_raise(data: bytes) -> None:
     assert is_json(net.read(data))
 
 
-@given(st.data())
-@settings(max_examples=150, deadline=None)
-def test_a_changed_run_is_still_read(data: st.DataObject) -> None:
+def a_changed_run_is_still_read(data: st.DataObject) -> None:
     lines = run(rows=3)
     for _ in range(data.draw(st.integers(1, 4))):
         index = data.draw(st.integers(0, len(lines) - 1))
@@ -58,6 +64,14 @@ def test_a_changed_run_is_still_read(data: st.DataObject) -> None:
         piece = data.draw(st.sampled_from(FRAGMENTS))
         lines[index] = lines[index][:at] + piece + lines[index][at:]
     assert is_json(net.read("\n".join(lines)))
+
+
+test_a_changed_run_is_still_read = settings(max_examples=40, deadline=None)(
+    given(st.data())(a_changed_run_is_still_read)
+)
+test_a_run_changed_in_many_ways_is_still_read = pytest.mark.slow(
+    settings(max_examples=150, deadline=None)(given(st.data())(a_changed_run_is_still_read))
+)
 
 
 NUMBERS = st.decimals(min_value=0, max_value=99_999, places=2, allow_nan=False).map(str)
@@ -74,9 +88,7 @@ POINTS = st.builds(
 )
 
 
-@given(st.lists(POINTS, min_size=1, max_size=8), st.sampled_from(LAYOUTS))
-@settings(max_examples=200, deadline=None)
-def test_a_rendered_table_comes_back_in_every_layout(points: list[Point], layout: Layout) -> None:
+def a_rendered_table_comes_back_in_every_layout(points: list[Point], layout: Layout) -> None:
     (found,) = net.read("\n".join(table(points, layout)) + "\n").tables
     scale = 1000 if layout.name == "1.0" else 1
     for point, row in zip(points, found.rows, strict=True):
@@ -86,3 +98,12 @@ def test_a_rendered_table_comes_back_in_every_layout(points: list[Point], layout
             assert half.time_us == round(float(printed[0]) * scale, 6)
             assert (half.algbw, half.busbw) == (float(printed[1]), float(printed[2]))
             assert half.wrong == (None if printed[3] == "N/A" else float(printed[3]))
+
+
+rendered = given(st.lists(POINTS, min_size=1, max_size=8), st.sampled_from(LAYOUTS))
+test_a_rendered_table_comes_back_in_every_layout = settings(max_examples=40, deadline=None)(
+    rendered(a_rendered_table_comes_back_in_every_layout)
+)
+test_many_rendered_tables_come_back_in_every_layout = pytest.mark.slow(
+    settings(max_examples=200, deadline=None)(rendered(a_rendered_table_comes_back_in_every_layout))
+)

@@ -134,9 +134,7 @@ def test_text_without_a_table_is_an_error_that_quotes_its_last_line(text):
         BenchReport.from_text(text)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_no_text_breaks_the_reader(data):
+def no_text_breaks_the_reader(data):
     lines = TCP.splitlines()
     for _ in range(data.draw(st.integers(1, 4))):
         i = data.draw(st.integers(0, len(lines) - 1))
@@ -158,6 +156,15 @@ def test_no_text_breaks_the_reader(data):
         report._repr_html_()
         str(report.verdict(limit_gbytes_s=1.0))
         assert BenchReport.from_dict(report.to_dict()).collective == report.collective
+
+
+# Few examples in `make test`, since each costs CPU, and all of them in `make test-hostile`.
+test_no_text_breaks_the_reader = settings(max_examples=40, deadline=None)(
+    given(st.data())(no_text_breaks_the_reader)
+)
+test_none_of_many_texts_breaks_the_reader = pytest.mark.slow(
+    settings(max_examples=300, deadline=None)(given(st.data())(no_text_breaks_the_reader))
+)
 
 
 # --- as a value -----------------------------------------------------------------------------------
