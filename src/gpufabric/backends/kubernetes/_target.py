@@ -49,6 +49,8 @@ def target_of(chosen: Chosen, environment: Mapping[str, str]) -> Target:
     where = f"cluster {cluster.name!r} of the kubeconfig {chosen.source}"
     server = cluster.text("server").rstrip("/")
     parts = _split(server, where, "server")
+    if "@" in parts.netloc:  # every message names the server
+        raise ConfigError(f"{where}: server has a user in it: write the user under `users`")
     if parts.scheme not in {"https", "http"} or not parts.hostname:
         raise ConfigError(f"{where}: server {server!r} is no http or https address")
     authority = cluster.pem("certificate-authority")

@@ -50,6 +50,8 @@ def test_kubeconfig_is_read_when_it_is_asked_for(tmp_path, monkeypatch):
         ({"clusters": [{"name": "c", "cluster": {"server": "kube:6443"}}]}, "no http"),
         ({"clusters": [{"name": "c", "cluster": {"server": "https://x:port"}}]}, "no address"),
         ({"clusters": [{"name": "c", "cluster": {"server": ["x"]}}]}, "server is not text"),
+        ({"clusters": [{"name": "c", "cluster": {"server": "https://me:s3cret@x"}}]},
+         "under `users`"),
         ({"clusters": [{"name": "c", "cluster": {
             "server": "https://x", "proxy-url": "ftp://x"}}]}, "proxy-url is none of"),
         ({"clusters": [{"name": "c", "cluster": {
@@ -59,8 +61,9 @@ def test_kubeconfig_is_read_when_it_is_asked_for(tmp_path, monkeypatch):
 def test_a_kubeconfig_that_is_not_whole_is_told(tmp_path, open_api, change, words):
     body = {**config_of({"server": "https://x"}, {}), **change}
     (tmp_path / "config").write_text(yaml.safe_dump(body))
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=words) as caught:
         open_api(tmp_path / "config").get("/x")
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
