@@ -33,12 +33,14 @@ TABLE = [
 
 
 @pytest.fixture
-def proxied(cluster, make, tmp_path, fault):
-    """A backend behind a proxy, and the proxy; its patience is longer than the server asks for."""
+def proxied(cluster, make, tmp_path, fault, lasting):
+    """A backend behind a proxy, and the proxy; its patience is longer than the server asks for.
+
+    A fault that lasts is outlasted by no patience: enough for a few tries shows the same, sooner.
+    """
     with FaultProxy.before(cluster.kubeconfig) as proxy:
-        settings = Settings(
-            stop_grace_s=1.0, retry_s=0.5 + (fault.retry_after or 0), trust_env=False
-        )
+        patience = (0.25 if lasting else 0.5) + (fault.retry_after or 0)
+        settings = Settings(stop_grace_s=1.0, retry_s=patience, trust_env=False)
         yield make(kubeconfig=str(proxy.kubeconfig(tmp_path)), settings=settings), proxy
 
 
