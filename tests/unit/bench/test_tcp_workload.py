@@ -34,7 +34,8 @@ QUICK = ("-n", "2", "-w", "1", "--start-timeout", "30", "--timeout", "20")
         *((collective, 3) for collective in COLLECTIVES),
         ("all_reduce", 2),
         ("alltoall", 2),
-        ("all_reduce", 4),
+        # 1.3 s of CPU; four ranks reduce in test_several_ranks_on_a_node_all_take_part too.
+        pytest.param("all_reduce", 4, marks=pytest.mark.slow),
         ("reduce_scatter", 4),
         ("broadcast", 4),
     ],
