@@ -496,7 +496,7 @@ class EnvRow(Evidence):
     when: str = ""
     """Only for this use, in words ("SHARP", "mpirun"); such a row is shown, never set."""
     ways: tuple[str, ...] = ()
-    """Only where pods get their NICs in one of these ways (names of `[[kubernetes]]`); empty: all."""
+    """Only where pods get their NICs in one of these ways (of `[[kubernetes]]`); empty: all."""
     vars: tuple[Var, ...] = ()
     avoid: tuple[Avoid, ...] = ()
     script: Script | None = None
