@@ -24,7 +24,7 @@ from gpufabric.errors import (
 )
 from gpufabric.job import JobState
 
-__all__ = ["LIMITS_S", "SCALING", "Waiting", "Why", "refused_for_good", "why_waiting"]
+__all__ = ["LIMITS_S", "SCALING", "Limits", "Waiting", "Why", "refused_for_good", "why_waiting"]
 
 #: How long a gang may wait, by why it waits.
 LIMITS_S = {
@@ -170,6 +170,34 @@ class _Watched:
                 return gang.found(), gang.pods()
 
 
+class Limits:
+    """How long one gang has waited, and for what."""
+
+    def __init__(self, gang_timeout_s: float | None, now: float) -> None:
+        self._given = gang_timeout_s
+        self._in_all = sum(LIMITS_S.values()) if gang_timeout_s is None else gang_timeout_s
+        self._began = self._since = now
+        self._kind = ""
+
+    def of(self, kind: str) -> float:
+        """How long it may wait for this at a stretch, in seconds."""
+        own, given = LIMITS_S.get(kind, 0.0), self._given
+        if given is None:
+            return own
+        return given if kind in _UNDER_WAY else min(own, given)
+
+    def passed(self, kind: str, now: float) -> float | None:
+        """The limit that has passed, in seconds; None while it may wait on.
+
+        A gang whose reason to wait goes back and forth does not wait for ever.
+        """
+        if kind != self._kind:
+            self._kind, self._since = kind, now
+        if now - self._began > self._in_all:
+            return self._in_all
+        return self.of(kind) if now - self._since > self.of(kind) else None
+
+
 @frozen(kw_only=True)
 class Waiting:
     """Waits for one gang."""
@@ -191,26 +219,15 @@ class Waiting:
             loop.close()
 
     def _until_whole(self, gang: "_Watched") -> None:
-        since: dict[str, float] = {}
-        began = time.monotonic()
+        limits = Limits(self.gang_timeout_s, time.monotonic())
         while True:
             found, why, got = self.patience.again(lambda: self._look(gang))
             if why is None:
                 return
-            for kind in [kind for kind in since if kind != why.kind]:
-                del since[kind]
-            now, limit = time.monotonic(), self._limit(why.kind)
-            waited = now - since.setdefault(why.kind, now)
-            late = self.gang_timeout_s is not None and now - began > self.gang_timeout_s
-            if why.final or waited > limit or late:
-                limit = self.gang_timeout_s if late and self.gang_timeout_s else limit
+            passed = limits.passed(why.kind, time.monotonic())
+            if why.final or passed is not None:
+                limit = limits.of(why.kind) if passed is None else passed
                 raise self._error(why, found.num_nodes, got, limit)
-
-    def _limit(self, kind: str) -> float:
-        own, given = LIMITS_S.get(kind, 0.0), self.gang_timeout_s
-        if given is None:
-            return own
-        return given if kind in _UNDER_WAY else min(own, given)
 
     def _look(self, gang: "_Watched") -> tuple[Found, Why | None, int]:
         found, pods = gang.news()

@@ -2,7 +2,7 @@ import pytest
 
 from gpufabric.backends.kubernetes._wait import (
     LIMITS_S,
-    Waiting,
+    Limits,
     refused_for_good,
     why_waiting,
 )
@@ -11,10 +11,8 @@ from gpufabric.backends.kubernetes._wait import (
 @pytest.fixture
 def limits():
     def of(gang_timeout_s):
-        waiting = Waiting(
-            api=None, namespace="ml", name="x", jobsets=True, gang_timeout_s=gang_timeout_s
-        )
-        return {kind: waiting._limit(kind) for kind in LIMITS_S}
+        mine = Limits(gang_timeout_s, now=0.0)
+        return {kind: mine.of(kind) for kind in LIMITS_S}
 
     return of
 
@@ -31,6 +29,21 @@ def test_a_long_time_prolongs_only_waits_for_what_is_under_way(limits):
     longer = {kind for kind, limit in limits(3600.0).items() if limit == 3600.0}
     assert longer == {"queued", "scaling up", "starting"}
     assert limits(3600.0)["unschedulable"] == LIMITS_S["unschedulable"]
+
+
+@pytest.mark.parametrize("given", [None, 300.0])
+def test_a_reason_that_goes_back_and_forth_is_not_waited_for_for_ever(given):
+    mine, now, passed = Limits(given, now=0.0), 0.0, None
+    while passed is None:
+        now += 15.0
+        passed = mine.passed("unschedulable" if now % 30 else "starting", now)
+    assert passed == (sum(LIMITS_S.values()) if given is None else given)
+    assert passed < now <= passed + 15.0
+
+
+def test_a_reason_that_stays_is_waited_for_until_its_own_limit():
+    mine = Limits(None, now=0.0)
+    assert [mine.passed("unschedulable", now) for now in (0.0, 20.0, 20.1)] == [None, None, 20.0]
 
 
 def pending(words=None, scheduler="volcano"):
