@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 # would compile the library again (1.4 s of CPU for 0.3 s), and pytest every test's asserts.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-hostile test-net test-torch test-cluster test-cluster-faults test-cluster-lifecycle test-crosscheck lint types docs notebooks wheel bench clean
+.PHONY: help demo test test-hostile test-net test-torch test-cluster test-cluster-heart test-cluster-faults test-cluster-lifecycle test-crosscheck lint types docs notebooks wheel bench clean
 
 help:
 	@echo "make demo          run a four-node gang on this machine, measure it, tear it down"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-torch    the torch workload on gloo (installs PyTorch, 4.7 GB)"
 	@echo "make test-crosscheck  the catalog against data in the clouds' own packages"
 	@echo "make test-cluster  a real Kubernetes cluster on this machine (root, Go)"
+	@echo "make test-cluster-heart  the part of it that .ci/run runs"
 	@echo "make test-cluster-faults  every write of a launch failing in every way, on that cluster (long)"
 	@echo "make lint types docs notebooks wheel bench"
 
@@ -70,7 +71,8 @@ CLUSTER  := $(PYTHON) tests/cluster/cluster.py
 # Runs tests on a cluster that is ended afterwards, also where they fail or are interrupted.
 ON_CLUSTER = trap '$(CLUSTER) down' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM HUP; $(CLUSTER) up
 # Most of a test is waiting, so there are more workers than cores; a test waits for its turn in a fixture.
-CLUSTER_TESTS = GPUFABRIC_TEST_CLUSTER=required $(PYTEST) -q -n 4 -o timeout_func_only=true --durations=15 $(wildcard tests/kubernetes tests/cluster)
+CLUSTER_RUN   = GPUFABRIC_TEST_CLUSTER=required $(PYTEST) -q -n 4 -o timeout_func_only=true --durations=15
+CLUSTER_TESTS = $(CLUSTER_RUN) tests/kubernetes tests/cluster
 
 test-cluster: $(VENV)/.test
 ifdef GPUFABRIC_TEST_KUBECONFIG
@@ -78,6 +80,13 @@ ifdef GPUFABRIC_TEST_KUBECONFIG
 else
 	@$(ON_CLUSTER) && $(CLUSTER_TESTS) -m "not slow"
 endif
+
+# The heart of test-cluster, in minutes: what every backend keeps, gangs, live use, controllers, logins.
+CLUSTER_HEART = $(addprefix tests/kubernetes/,test_contract.py test_gangs.py test_live.py test_client.py test_server.py test_reading.py) \
+	$(addprefix tests/cluster/,test_login.py test_jobs.py test_controllers.py test_live_faults.py)
+
+test-cluster-heart: $(VENV)/.test
+	@$(ON_CLUSTER) && $(CLUSTER_RUN) $(CLUSTER_HEART) -m "not slow"
 
 test-cluster-faults: $(VENV)/.test
 	@$(ON_CLUSTER) && $(CLUSTER_TESTS) -m slow

@@ -128,19 +128,19 @@ def test_a_quota_that_is_taken_after_the_plan_is_told(cluster, backend, refused,
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
+    ("limits", "words", "remedy"),
     [
-        ({"max": {"cpu": "100m"}}, "must be less than or equal to cpu limit of 100m"),
-        ({"min": {"memory": "4Ti"}}, "minimum memory usage per Container is 4Ti"),
-        ({"default": {"cpu": "100m"}}, "must be less than or equal to cpu limit"),
+        ({"max": {"cpu": "100m"}}, "must be less than or equal to cpu limit of 100m", "fix-setup"),
+        ({"min": {"memory": "4Ti"}}, "minimum memory usage per Container is 4Ti", "elsewhere"),
+        ({"default": {"cpu": "100m"}}, "must be less than or equal to cpu limit", "fix-setup"),
     ],
     ids=["maximum", "minimum", "default-below-request"],
 )
-def test_a_limit_range_that_refuses_pods_is_told(backend, refused, give, limits, words):
+def test_a_limit_range_that_refuses_pods_is_told(backend, refused, give, limits, words, remedy):
     plan = plan_of(backend, resources={"cpus": 1, "memory_gib": 1})
     give(_limits(backend._where()[1], **limits))
     error = refused(plan, BackendError, words)
-    assert error.remedy is Remedy.FIX_SETUP
+    assert error.remedy is Remedy(remedy)
 
 
 def _policy(namespace, group, plural):

@@ -19,7 +19,7 @@ from gpufabric.job import JobState
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
 TASK = gf.Task(run="echo hi", num_nodes=2, name="gang")
-POLICY = gf.LaunchPolicy(gang_timeout_s=2.0)
+POLICY = gf.LaunchPolicy(gang_timeout_s=10.0)
 NOWHERE = {"nodeSelector": {"there-is": "none"}}
 
 
