@@ -136,7 +136,7 @@ def test_a_quota_that_is_taken_after_the_plan_is_told(cluster, backend, refused,
     ],
     ids=["maximum", "minimum", "default-below-request"],
 )
-def test_a_limit_range_that_refuses_pods_is_told(backend, refused, give, limits, words, remedy):
+def test_a_limit_range_that_refuses_pods_is_told(backend, refused, give, *, limits, words, remedy):
     plan = plan_of(backend, resources={"cpus": 1, "memory_gib": 1})
     give(_limits(backend._where()[1], **limits))
     error = refused(plan, BackendError, words)

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from gfcluster.shell import wait_until
 
 import gpufabric as gf
 
