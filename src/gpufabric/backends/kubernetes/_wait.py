@@ -90,7 +90,8 @@ def why_waiting(pods: Sequence[Json], num_nodes: int) -> Why | None:
         return None
     if len(pods) < num_nodes:
         waits.append(Why(kind="not created", words=f"{len(pods)} of {num_nodes} pods exist"))
-    order = ["unschedulable", "image", "container", "not created", "starting"]
+    # Of a gang that waits for pods which are refused, the scheduler may say nothing, or only that.
+    order = ["not created", "unschedulable", "image", "container", "starting"]
     waits.sort(key=lambda why: (not why.final, order.index(why.kind), not why.words))
     if not waits:
         return Why(kind="starting", words="pods start")

@@ -65,6 +65,11 @@ def test_what_the_scheduler_says_of_one_pod_is_told_before_its_silence_on_anothe
     assert why_waiting([pending(), pending("no room")], 2).words == "no room"
 
 
+@pytest.mark.parametrize("words", [None, "the group waits for 1 more pod"])
+def test_pods_that_are_not_made_are_the_reason_before_those_that_wait_for_them(words):
+    assert why_waiting([pending(words)], 2).kind == "not created"
+
+
 @pytest.mark.parametrize(
     "words",
     [
