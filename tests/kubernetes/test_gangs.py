@@ -214,7 +214,7 @@ def test_a_gang_goes_through_the_queue_of_its_namespace(backend, queue, monkeypa
 def test_a_cancel_that_died_on_its_way_to_the_queue_is_finished_by_the_next(backend, queue):
     ref = backend.apply(plan_of(backend, "sleep infinity", resources={"cpus": 1}))
     path = backend._found(ref, "cancel").path
-    backend._merge(path, {"metadata": {"annotations": {CANCELLED: "2026-01-01T00:00:00Z"}}})
+    backend._api.merge(path, {"metadata": {"annotations": {CANCELLED: "2026-01-01T00:00:00Z"}}})
     assert backend.status(ref).state is JobState.RUNNING
     backend.cancel(ref)
     assert ended(backend, ref).state is JobState.CANCELLED

@@ -40,8 +40,10 @@ from gpufabric.backends.kubernetes._streams import Stream
 from gpufabric.backends.kubernetes._target import Target
 from gpufabric.errors import (
     BackendError,
+    ConflictError,
     CredentialsError,
     GpuFabricError,
+    NotFoundError,
     TransientError,
 )
 
@@ -164,6 +166,30 @@ class Api:
             raise self._stranger(
                 f"{method} {path}", response.status, data, response.headers
             ) from None
+
+    def merge(self, path: str, body: object) -> Json:
+        """Changes what `body` has of an object, by a JSON merge patch; the object as it is then."""
+        return self.request(
+            "PATCH", path, body=body, content_type="application/merge-patch+json"
+        )  # fmt: skip
+
+    def delete(
+        self, path: str, uid: str, *, version: str | None = None, policy: str | None = None
+    ) -> None:
+        """Removes that very object; of one that is gone, or another since, it succeeds.
+
+        With `version` only as it was then; `policy` is what becomes of what it owns.
+        """
+        only: Json = {"uid": uid}
+        if version is not None:
+            only["resourceVersion"] = version
+        body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": only}
+        if policy is not None:
+            body["propagationPolicy"] = policy
+        try:
+            self.request("DELETE", path, body=body)
+        except (NotFoundError, ConflictError):
+            return
 
     def raw(self, path: str, query: Query | None = None) -> bytes:
         """The text of an answer, for whoever parses it while the next is on its way."""

@@ -6,6 +6,7 @@
 
 import base64
 from collections.abc import Mapping
+from functools import partial
 from typing import cast
 
 from gpufabric._frozen import frozen, thaw
@@ -22,7 +23,6 @@ from gpufabric.errors import (
     BackendError,
     ConflictError,
     GpuFabricError,
-    NotFoundError,
     Problem,
     SpecError,
     TransientError,
@@ -182,7 +182,7 @@ class _Making:
         if sharing is not None and sharing.run():
             sharing.run()  # the collector may have removed what had no owner before us
         for step in release:
-            self._patch(found.path, thaw(step.body))
+            self.patience.again(partial(self.api.merge, found.path, thaw(step.body)))
 
     def _sharing(self, uid: str) -> Sharing:
         steps = [step for step in self.launch.plan.steps if step.verb in {"share", "serve"}]
@@ -212,7 +212,8 @@ class _Making:
             owners = cast("list[Json]", there.get("ownerReferences") or [])
             if any(one["uid"] == uid for one in owners):
                 return
-            self._delete(f"{root}/{step.name}", str(there["uid"]))
+            gone = partial(self.api.delete, f"{root}/{step.name}", str(there["uid"]))
+            self.patience.again(gone)
         raise ConflictError(
             f"{step} exists and is not of this job: {refused}",
             backend=self.api.backend, operation="launch",
@@ -226,17 +227,6 @@ class _Making:
             if one["metadata"]["name"] == name:
                 return cast("Json", one["metadata"])
         return None
-
-    def _delete(self, path: str, uid: str) -> None:
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
-        try:
-            self.patience.again(lambda: self.api.request("DELETE", path, body=body))
-        except (NotFoundError, ConflictError):
-            return
-
-    def _patch(self, path: str, body: object) -> None:
-        kind = "application/merge-patch+json"
-        self.patience.again(lambda: self.api.request("PATCH", path, body=body, content_type=kind))
 
     # ---- back
 

@@ -6,7 +6,8 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 from gpufabric._frozen import frozen
 from gpufabric.backends.kubernetes._api import Api, Json
@@ -15,7 +16,6 @@ from gpufabric.backends.kubernetes._objects import JOBSET_VERSION, find, path_of
 from gpufabric.backends.kubernetes._patience import Patience
 from gpufabric.errors import (
     BackendError,
-    ConflictError,
     CredentialsError,
     NotFoundError,
     TransientError,
@@ -23,7 +23,6 @@ from gpufabric.errors import (
 
 __all__ = ["leftovers", "remove"]
 
-_Again = Callable[[Callable[[], Json]], Json]
 _JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 _GONE_S = 90.0
 _KINDS = (("batch/v1", "Job"), ("v1", "Pod"), ("v1", "Service"), ("v1", "Secret"))
@@ -61,7 +60,7 @@ def remove(  # noqa: PLR0913  # one job, by keyword
         trouble: TransientError | None = None
         if found is not None and not meta.get("deletionTimestamp"):
             try:
-                _delete(api, again, _Left(path=found.path, uid=str(meta["uid"])), "Foreground")
+                again(partial(api.delete, found.path, str(meta["uid"]), policy="Foreground"))
             except TransientError as exc:  # it may have been done nevertheless
                 trouble = exc
                 found = again(lambda: find(api, namespace, name, jobsets=jobsets))
@@ -75,7 +74,8 @@ def remove(  # noqa: PLR0913  # one job, by keyword
         if found is None:  # what a killed teardown left, or what the collector has not yet seen
             for one in left:
                 if one.path not in owners:  # one that has come since is found on the next turn
-                    _delete(api, again, one, "Background")
+                    gone = partial(api.delete, one.path, one.uid, version=one.version)
+                    again(partial(gone, policy="Background"))
         if time.monotonic() > deadline:
             paths = [one.path for one in left]
             raise BackendError(
@@ -96,18 +96,6 @@ class _Left:
     path: str
     uid: str
     version: str | None = None
-
-
-def _delete(api: Api, again: "_Again", one: _Left, policy: str) -> None:
-    preconditions = {"uid": one.uid}
-    if one.version is not None:
-        preconditions["resourceVersion"] = one.version
-    body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy,
-            "preconditions": preconditions}  # fmt: skip
-    try:
-        again(lambda: api.request("DELETE", one.path, body=body))
-    except (NotFoundError, ConflictError):  # gone, or another since; the next look says
-        return
 
 
 def _left(

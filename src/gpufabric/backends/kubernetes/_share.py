@@ -9,6 +9,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from secrets import token_urlsafe
 from typing import BinaryIO, cast
 
@@ -118,7 +119,7 @@ class Sharing:
                         "ownerReferences": owners if owned else [*owners, mine]}  # fmt: skip
                 patch = {**(change or {})}
                 patch["metadata"] = {**(patch.get("metadata") or {}), **meta}
-                self._patch(f"{root}/{self._name}", patch)
+                self.patience.again(partial(self.api.merge, f"{root}/{self._name}", patch))
             except (ConflictError, NotFoundError):
                 continue
             return True
@@ -126,10 +127,6 @@ class Sharing:
             f"{kind} {self._name} is changed by others faster than a launch can join it",
             backend=self.api.backend, operation="launch",
         )  # fmt: skip
-
-    def _patch(self, path: str, body: Json) -> None:
-        kind = "application/merge-patch+json"
-        self.patience.again(lambda: self.api.request("PATCH", path, body=body, content_type=kind))
 
     def _await_gone(self, kind: str, until: float) -> None:
         if time.monotonic() > until:
@@ -176,11 +173,7 @@ class Sharing:
 
     def _remove(self, uid: str) -> None:
         path = path_of("v1", "Pod", self.namespace, self._name)
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
-        try:
-            self.patience.again(lambda: self.api.request("DELETE", path, body=body))
-        except (NotFoundError, ConflictError):
-            return
+        self.patience.again(lambda: self.api.delete(path, uid))
 
     def _announce(self, pod: Json, token: str) -> None:
         """Writes where the code is, and the token that it is given for."""

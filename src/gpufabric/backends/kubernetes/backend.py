@@ -7,6 +7,7 @@
 import datetime as dt
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -259,10 +260,10 @@ class Kubernetes:
             body: Json = {"metadata": {"annotations": {CANCELLED: now}}}
             if not queued:
                 body["spec"] = {"suspend": True}
-            self._merge(found.path, body)
+            again(lambda: self._api.merge(found.path, body))
         if queued:  # also again: one that died after the write above has stopped nothing
             for load in again(lambda: self._loads(ref, found)):
-                self._merge(load, {"spec": {"active": False}})
+                again(partial(self._api.merge, load, {"spec": {"active": False}}))
 
     def _loads(self, ref: JobRef, found: Found) -> list[str]:
         """Kueue's records of a job, by which alone it is stopped."""
@@ -274,10 +275,6 @@ class Kubernetes:
                 " it again, or tear it down", backend=self._name, operation="cancel",
             )  # fmt: skip
         return loads
-
-    def _merge(self, path: str, body: Json) -> None:
-        kind = "application/merge-patch+json"
-        again(lambda: self._api.request("PATCH", path, body=body, content_type=kind))
 
     def teardown(self, ref: JobRef) -> None:
         """Removes every object of the job. Of what is gone it succeeds."""
