@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from gpufabric.backends.base import Connection
@@ -55,12 +54,7 @@ class PortForward:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ import secrets
 import select
 import threading
 import time
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from gpufabric._forward import PortForward
@@ -88,12 +87,7 @@ class Jupyter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from os import PathLike
-from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, ParamSpec, Self, TypeVar, cast, overload
 
 from gpufabric._pause import WaitingEnded, pause, stoppable
@@ -192,12 +191,7 @@ class AsyncJobHandle:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.teardown()
 
     async def status(self) -> JobStatus:
@@ -332,12 +326,7 @@ class AsyncFabric:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

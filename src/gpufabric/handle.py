@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from os import PathLike, fspath
-from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, overload
 
 from gpufabric._live import exec_on, exec_on_all, live_of, require_running
@@ -113,12 +112,7 @@ class JobHandle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.teardown()
 
     def status(self) -> JobStatus:

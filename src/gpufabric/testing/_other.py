@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self, cast
 
 from gpufabric._frozen import frozen
@@ -68,12 +68,7 @@ class OtherProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pipe.close()
         self._process.wait()
 
