@@ -1,7 +1,7 @@
 """Writes docs/reference/clouds/*.md from the catalog: `python docs/_gen/clouds.py`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gpufabric.catalog import Catalog, CloudCatalog
@@ -175,15 +175,20 @@ def pitfalls(cloud: CloudCatalog) -> Iterator[str]:
 def main() -> int:
     """Writes every page; with --check says which are stale instead."""
     catalog = Catalog.shipped()
+    texts = {cloud.name: "\n".join(page(catalog, cloud)) for cloud in catalog}
+    return write_or_check(texts, PAGES, "docs/_gen/clouds.py")
+
+
+def write_or_check(texts: Mapping[str, str], folder: Path, program: str) -> int:
+    """Writes pages by their names; with --check on the command line 1 if one is stale, and which."""
+    folder.mkdir(parents=True, exist_ok=True)
     stale = 0
-    PAGES.mkdir(parents=True, exist_ok=True)
-    for cloud in catalog:
-        text = "\n".join(page(catalog, cloud))
-        path = PAGES / f"{cloud.name}.md"
+    for name, text in texts.items():
+        path = folder / f"{name}.md"
         if "--check" not in sys.argv:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            sys.stderr.write(f"{path.name} is stale: python docs/_gen/clouds.py\n")
+            sys.stderr.write(f"{path.name} is stale: python {program}\n")
             stale += 1
     return 1 if stale else 0
 

@@ -5,12 +5,11 @@ of `tests/cluster/profiles.json` to which nothing gives their NICs.
 """
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clouds import cell, table
+from clouds import cell, table, write_or_check
 
 from gpufabric._frozen import freeze
 from gpufabric.backends.base import CheckReport, Site
@@ -337,15 +336,7 @@ def main() -> int:
     catalog = Catalog.shipped()
     texts = {name: "\n".join(page(name, catalog, c, row)) for name, c, row in homes(catalog)}
     texts[INDEX] = "\n".join(index(catalog))
-    stale = 0
-    for name, text in texts.items():
-        path = FOLDER / f"{name}.md"
-        if "--check" not in sys.argv:
-            path.write_text(text, encoding="utf-8")
-        elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            sys.stderr.write(f"{path.name} is stale: python docs/_gen/kubernetes.py\n")
-            stale += 1
-    return 1 if stale else 0
+    return write_or_check(texts, FOLDER, "docs/_gen/kubernetes.py")
 
 
 if __name__ == "__main__":
