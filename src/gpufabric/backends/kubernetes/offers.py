@@ -243,7 +243,12 @@ def _with_ways(found: Resolution, site: Site, catalog: Catalog, task: Task) -> R
     here = evolve(site.pools[0].place, zone=None)
     refused = [evolve(one, backend=site.backend, place=here) for one in found.rejections]
     for offer in found.offers:
-        why = _cannot(offer, site, catalog)
+        lacks = str(facts_of(site, offer.pool).get("no_fabric") or "")
+        told = (f"no fabric for pods: {lacks}",) if lacks and task.num_nodes > 1 else ()
+        kept, far = kept_together(
+            evolve(offer, warnings=(*offer.warnings, *told)), site, catalog
+        )  # fmt: skip
+        why = _cannot(offer, site, catalog) or far
         if why:
             refused.append(
                 Rejection(
@@ -252,19 +257,7 @@ def _with_ways(found: Resolution, site: Site, catalog: Catalog, task: Task) -> R
                 )
             )  # fmt: skip
             continue
-        lacks = str(facts_of(site, offer.pool).get("no_fabric") or "")
-        if lacks and task.num_nodes > 1:
-            offer = evolve(offer, warnings=(*offer.warnings, f"no fabric for pods: {lacks}"))  # noqa: PLW2901  # the same offer, with what must be told
-        offer, far = kept_together(offer, site, catalog)  # noqa: PLW2901  # the same
-        if far:
-            refused.append(
-                Rejection(
-                    backend=site.backend, reason=far, place=offer.place,
-                    instance_type=offer.instance_type,
-                )
-            )  # fmt: skip
-            continue
-        offers.append(offer)
+        offers.append(kept)
     return Resolution(offers=tuple(offers), rejections=tuple(refused))
 
 
