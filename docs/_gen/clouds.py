@@ -180,7 +180,7 @@ def main() -> int:
 
 
 def write_or_check(texts: Mapping[str, str], folder: Path, program: str) -> int:
-    """Writes pages by their names; with --check on the command line 1 if one is stale, and which."""
+    """Writes pages by their names; with --check says which are stale instead, and gives 1."""
     folder.mkdir(parents=True, exist_ok=True)
     stale = 0
     for name, text in texts.items():
