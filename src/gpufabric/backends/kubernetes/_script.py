@@ -211,25 +211,21 @@ def start_script(  # noqa: PLR0913  # the facts of one gang, by keyword
 
     `host` is the pods' host name without the rank.
     """
-    return "\n".join(
-        _lines(
-            host, subdomain, num_nodes, variables=variables, source=source, envs=envs, code=code,
-            secrets=secrets,
-        )
-    )  # fmt: skip
+    names = [*_GIVEN, *(name for name, _ in variables), *(envs if source is not None else ())]
+    lines = [*_begin(host, subdomain, num_nodes)]
+    if code:
+        lines += [_code_text(), "unset GPUFABRIC_CODE"]
+    if source is not None:
+        lines += _sourced(source, envs, secrets)
+    for name, value in variables:
+        lines.append(f"export {name}={value if value == RANK else shlex.quote(value)}")
+    again = "" if source is None else f"printf '%s\\n' {shlex.quote(f'. {shlex.quote(source)}')}\n"
+    note = _NOTE.replace("@NAMES@", " ".join(dict.fromkeys(names))).replace("@SOURCE@", again)
+    return "\n".join([*lines, note, _RUN])
 
 
-def _lines(  # noqa: PLR0913  # see start_script
-    host: str,
-    subdomain: str,
-    num_nodes: int,
-    *,
-    variables: Sequence[tuple[str, str]],
-    source: str | None,
-    envs: Mapping[str, str],
-    code: bool,
-    secrets: Sequence[str],
-) -> Iterator[str]:
+def _begin(host: str, subdomain: str, num_nodes: int) -> Iterator[str]:
+    """Which node this is, and where the others are."""
     yield "stopped="
     yield "trap 'exit 143' TERM INT"
     yield f"CODE={CODE}"
@@ -244,25 +240,17 @@ def _lines(  # noqa: PLR0913  # see start_script
         yield "ips=$GPUFABRIC_POD_IP"
     yield 'export GPUFABRIC_NODE_IPS="$ips"'
     yield "unset GPUFABRIC_POD_IP"
-    if code:
-        yield _code_text()
-        yield "unset GPUFABRIC_CODE"
-    if source is not None:
-        path = shlex.quote(source)
-        told = shlex.quote(f"gpufabric: {source} is not there")
-        yield f"[ -r {path} ] || {{ echo {told} >&2; exit 66; }}"
-        for number, name in enumerate(secrets):  # their values stand in no text, so not here
-            yield f"gpufabric_kept_{number}=${name}"
-        yield f". {path}"
-        for name, value in envs.items():
-            yield f"export {name}={shlex.quote(value)}"
-        for number, name in enumerate(secrets):
-            yield f'export {name}="$gpufabric_kept_{number}"; unset gpufabric_kept_{number}'
-    for name, value in variables:
-        yield f"export {name}={value if value == RANK else shlex.quote(value)}"
-    names = [*_GIVEN, *(name for name, _ in variables), *(envs if source is not None else ())]
-    yield _NOTE.replace("@NAMES@", " ".join(dict.fromkeys(names))).replace(
-        "@SOURCE@",
-        "" if source is None else f"printf '%s\\n' {shlex.quote(f'. {shlex.quote(source)}')}\n",
-    )
-    yield _RUN
+
+
+def _sourced(source: str, envs: Mapping[str, str], secrets: Sequence[str]) -> Iterator[str]:
+    """A platform's own script, and what the user said again after it."""
+    path = shlex.quote(source)
+    told = shlex.quote(f"gpufabric: {source} is not there")
+    yield f"[ -r {path} ] || {{ echo {told} >&2; exit 66; }}"
+    for number, name in enumerate(secrets):  # their values stand in no text, so not here
+        yield f"gpufabric_kept_{number}=${name}"
+    yield f". {path}"
+    for name, value in envs.items():
+        yield f"export {name}={shlex.quote(value)}"
+    for number, name in enumerate(secrets):
+        yield f'export {name}="$gpufabric_kept_{number}"; unset gpufabric_kept_{number}'
