@@ -7,7 +7,7 @@ from typing import BinaryIO, cast
 
 from gpufabric._pause import pause, stoppable
 from gpufabric.backends._streams import communicate
-from gpufabric.backends.base import Backend, Live
+from gpufabric.backends.base import Backend, Live, check_rank
 from gpufabric.errors import (
     BackendError,
     JobTimeoutError,
@@ -46,9 +46,7 @@ def require_running(status: JobStatus, node_rank: int, operation: str) -> None:
             f"{status.ref} is gone: torn down, or it never was",
             backend=status.ref.backend, operation=operation,
         )  # fmt: skip
-    if not 0 <= node_rank < len(status.nodes):
-        told = f"{node_rank} is not within 0 to {len(status.nodes) - 1}"
-        raise SpecError([Problem(path="node_rank", message=told)])
+    check_rank(node_rank, len(status.nodes))
     node = status.nodes[node_rank]
     told = f"{node.state.value}{f': {node.reason}' if node.reason else ''}"
     if node.state.ended:

@@ -8,7 +8,7 @@ from typing import BinaryIO, ClassVar, Protocol, runtime_checkable
 
 from gpufabric._frozen import FrozenDict, field, frozen
 from gpufabric._pause import pause
-from gpufabric.errors import BackendError
+from gpufabric.errors import BackendError, Problem, SpecError
 from gpufabric.job import JobRef, JobStatus, LogLine
 from gpufabric.net.interconnect import Interconnect, Place
 from gpufabric.net.nics import NicLayout
@@ -26,6 +26,7 @@ __all__ = [
     "Live",
     "Pool",
     "Site",
+    "check_rank",
     "pause",
 ]
 
@@ -151,6 +152,13 @@ class Site:
         from gpufabric._site_text import sites_html
 
         return sites_html([(self.backend, self)])
+
+
+def check_rank(node_rank: int, num_nodes: int) -> None:
+    """Raises `SpecError` for a node that a gang of that size does not have."""
+    if not 0 <= node_rank < num_nodes:
+        told = f"{node_rank} is not within 0 to {num_nodes - 1}"
+        raise SpecError([Problem(path="node_rank", message=told)])
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from gpufabric.backends._local_live import LocalCommand, LocalConnection, node_p
 from gpufabric.backends._local_plan import SHELL, make_offers, make_plan
 from gpufabric.backends._local_start import inherited, secret_values, start
 from gpufabric.backends._local_status import has_ended, read_status
-from gpufabric.backends.base import Capability, CheckItem, CheckReport, Pool, Site
+from gpufabric.backends.base import Capability, CheckItem, CheckReport, Pool, Site, check_rank
 from gpufabric.config import Settings, environment
 from gpufabric.errors import (
     BackendError,
@@ -26,7 +26,6 @@ from gpufabric.errors import (
     ConfigError,
     CredentialsError,
     NotFoundError,
-    Problem,
     SpecError,
     TransientError,
 )
@@ -419,9 +418,8 @@ class Local:
 
 def _known_rank(folder: JobFolder, node_rank: int | None) -> int:
     num_nodes = cast("int", folder.spec()["num_nodes"])
-    if node_rank is not None and not 0 <= node_rank < num_nodes:
-        told = f"{node_rank} is not within 0 to {num_nodes - 1}"
-        raise SpecError([Problem(path="node_rank", message=told)])
+    if node_rank is not None:
+        check_rank(node_rank, num_nodes)
     return num_nodes
 
 

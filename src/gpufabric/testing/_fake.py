@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar, cast
 
 from gpufabric._frozen import FrozenDict, evolve
-from gpufabric.backends.base import Capability, CheckItem, CheckReport, Pool, Site
-from gpufabric.errors import GpuFabricError, NotFoundError, Problem, SpecError, TransientError
+from gpufabric.backends.base import Capability, CheckItem, CheckReport, Pool, Site, check_rank
+from gpufabric.errors import GpuFabricError, NotFoundError, SpecError, TransientError
 from gpufabric.job import JobRef, JobState, JobStatus, LogLine
 from gpufabric.plan import EnvVar, LaunchPlan, NetworkItem, Offer, Resolution, Step
 from gpufabric.task import PythonCall, Task
@@ -149,9 +149,8 @@ class FakeBackend:
         if gang is None or _place(gang.gang.body) != ref.place:
             raise NotFoundError(f"no job {ref}", backend=self._name, operation="logs")
         size = cast("int", gang.gang.body["num_nodes"])
-        if node_rank is not None and not 0 <= node_rank < size:
-            told = f"{node_rank} is not within 0 to {size - 1}"
-            raise SpecError([Problem(path="node_rank", message=told)])
+        if node_rank is not None:
+            check_rank(node_rank, size)
         return self._lines(ref, node_rank=node_rank, follow=follow, since=since)
 
     def _lines(

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from gpufabric._pause import undisturbed
+from gpufabric.backends.base import check_rank
 from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._apply import again
 from gpufabric.backends.kubernetes._manifest import CONTAINER
@@ -20,8 +21,6 @@ from gpufabric.errors import (
     CredentialsError,
     GpuFabricError,
     NotFoundError,
-    Problem,
-    SpecError,
     TransientError,
 )
 from gpufabric.job import JobRef, JobState, NodeStatus
@@ -51,9 +50,7 @@ class Node:
         self, api: Api, namespace: str, *, ref: JobRef, found: Found, node_rank: int
     ) -> None:
         """Looks for the pod."""
-        if not 0 <= node_rank < found.num_nodes:
-            told = f"{node_rank} is not within 0 to {found.num_nodes - 1}"
-            raise SpecError([Problem(path="node_rank", message=told)])
+        check_rank(node_rank, found.num_nodes)
         self.api, self.namespace, self.ref, self.rank = api, namespace, ref, node_rank
         pods = again(lambda: pods_of(api, namespace, ref.name))
         attempt = max(map(attempt_of, pods), default=0)

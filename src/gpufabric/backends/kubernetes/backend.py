@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from gpufabric._frozen import evolve
-from gpufabric.backends.base import Capability, CheckReport, Site
+from gpufabric.backends.base import Capability, CheckReport, Site, check_rank
 from gpufabric.backends.kubernetes import _logs
 from gpufabric.backends.kubernetes._api import Api, Json, contexts, in_cluster_namespace
 from gpufabric.backends.kubernetes._apply import Launch, again, remove
@@ -51,7 +51,6 @@ from gpufabric.config import Settings
 from gpufabric.errors import (
     GpuFabricError,
     NotFoundError,
-    Problem,
     SpecError,
     TransientError,
 )
@@ -328,9 +327,8 @@ class Kubernetes:
     ) -> Iterator[LogLine]:
         """The lines of every node, or of one, of all pods that the cluster still has."""
         found = self._found(ref, "logs")
-        if node_rank is not None and not 0 <= node_rank < found.num_nodes:
-            told = f"{node_rank} is not within 0 to {found.num_nodes - 1}"
-            raise SpecError([Problem(path="node_rank", message=told)])
+        if node_rank is not None:
+            check_rank(node_rank, found.num_nodes)
         return self._lines(ref, node_rank, follow=follow, since=since)
 
     def _lines(
