@@ -23,9 +23,9 @@ if REAL:
 else:
     from kubefake.fixture import cluster, limited_user, namespace, own_cluster
 
-from given import backend, make  # noqa: E402  # after the path
+from given import backend, make, queue  # noqa: E402  # after the path
 
-__all__ = ["backend", "cluster", "limited_user", "make", "namespace", "own_cluster"]
+__all__ = ["backend", "cluster", "limited_user", "make", "namespace", "own_cluster", "queue"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -172,27 +172,6 @@ def test_without_a_right_to_see_nodes_the_rest_works_and_it_is_told(make, limite
     assert leftovers(backend._api, backend._where()[1], ref.name, jobsets=True) == []
 
 
-@pytest.fixture
-def queue(cluster, namespace):
-    """A LocalQueue of the namespace, with room for two pods of 1 CPU."""
-    name = namespace
-    flavor = {"name": name, "resources": [{"name": "cpu", "nominalQuota": "2"}]}
-    objects = [
-        {"kind": "ResourceFlavor", "metadata": {"name": name}, "spec": {}},
-        {"kind": "ClusterQueue", "metadata": {"name": name}, "spec": {
-            "namespaceSelector": {}, "resourceGroups": [
-                {"coveredResources": ["cpu"], "flavors": [flavor]}]}},
-        {"kind": "LocalQueue", "metadata": {"name": "team", "namespace": namespace},
-         "spec": {"clusterQueue": name}},
-    ]  # fmt: skip
-    made = [{"apiVersion": "kueue.x-k8s.io/v1beta2", **one} for one in objects]
-    for one in made:
-        cluster.api.create(one)
-    yield "team"
-    for one in reversed(made):
-        cluster.api.delete(one)
-
-
 def test_a_gang_goes_through_the_queue_of_its_namespace(backend, queue, monkeypatch):
     from gpufabric.backends.kubernetes import _wait
 

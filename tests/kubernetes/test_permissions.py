@@ -122,26 +122,6 @@ def recorded(limited_user, make, tmp_path):
         yield make(kubeconfig=str(proxy.kubeconfig(tmp_path))), proxy
 
 
-@pytest.fixture
-def queue(cluster, namespace):
-    """A LocalQueue of the namespace, with room for two pods of 1 CPU."""
-    flavor = {"name": namespace, "resources": [{"name": "cpu", "nominalQuota": "2"}]}
-    groups = [{"coveredResources": ["cpu"], "flavors": [flavor]}]
-    objects = [
-        {"kind": "ResourceFlavor", "metadata": {"name": namespace}, "spec": {}},
-        {"kind": "ClusterQueue", "metadata": {"name": namespace},
-         "spec": {"namespaceSelector": {}, "resourceGroups": groups}},
-        {"kind": "LocalQueue", "metadata": {"name": "team", "namespace": namespace},
-         "spec": {"clusterQueue": namespace}},
-    ]  # fmt: skip
-    made = [{"apiVersion": "kueue.x-k8s.io/v1beta2", **one} for one in objects]
-    for one in made:
-        cluster.api.create(one)
-    yield "team"
-    for one in reversed(made):
-        cluster.api.delete(one)
-
-
 #: Nodes of the fake share this machine's ports, so one of them serves.
 SERVE = "cat x; [ $NODE_RANK = 0 ] || exec sleep 300; exec timeout 300 python3 -m http.server"
 

@@ -7,7 +7,7 @@ And what it would be in other ways on one of them. `python tests/data/plans/writ
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +57,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def node(profile: str, name: str) -> dict[str, Any]:
-    """A node of the API server, dressed as a profile says."""
+def node(
+    profile: str, name: str = "n1", *, taints: Sequence[dict[str, str]] = (), **words: object
+) -> dict[str, Any]:
+    """A node of the API server, dressed as a profile says; `words` fill its labels."""
     body = PROFILES[profile]
-    words = {"node": name, "index": 1, **body.get("words", {})}
+    given = {"node": name, "index": 1, **body.get("words", {}), **words}
 
     def fill(text: str) -> str:
-        for word, value in words.items():
+        for word, value in given.items():
             text = text.replace("{" + word + "}", str(value))
         return text
 
@@ -74,7 +76,7 @@ def node(profile: str, name: str) -> dict[str, Any]:
         },
         "spec": {
             "providerID": fill(body.get("provider_id", "")),
-            "taints": body.get("taints", []),
+            "taints": [*body.get("taints", []), *taints],
         },
         "status": {
             "conditions": [{"type": "Ready", "status": "True"}],

@@ -1,14 +1,16 @@
 """Nodes as clouds dress them, and a site of them."""
 
-import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # tlsstub is a tool beside the tests, no package
+# tools, no packages
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "data" / "plans")]
 
 from tlsstub import certificates, kubeconfig, open_api, plugin, stub
+from write_kubernetes import node
 
 from gpufabric._frozen import freeze
 from gpufabric.backends.base import Site
@@ -17,7 +19,16 @@ from gpufabric.catalog.index import Catalog
 
 __all__ = ["certificates", "kubeconfig", "open_api", "plugin", "stub"]
 
-_PROFILES = Path(__file__).parents[3] / "cluster" / "profiles.json"
+SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request):
+    """A POSIX shell of those that images have."""
+    command = SHELLS[request.param]
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not here")
+    return [str(shutil.which(command[0])), *command[1:]]
 
 
 @pytest.fixture(scope="session")
@@ -28,33 +39,7 @@ def catalog():
 @pytest.fixture(scope="session")
 def dressed():
     """Makes a node of a profile of the test cluster; `words` fill its labels."""
-    profiles = json.loads(_PROFILES.read_text())["profiles"]
-
-    def make(profile, name="n1", *, taints=(), **words):
-        body = profiles[profile]
-        given = {"node": name, "index": 1, **body.get("words", {}), **words}
-
-        def fill(text):
-            for word, value in given.items():
-                text = text.replace("{" + word + "}", str(value))
-            return text
-
-        return {
-            "metadata": {
-                "name": name,
-                "labels": {key: fill(value) for key, value in body.get("labels", {}).items()},
-            },
-            "spec": {
-                "providerID": fill(body.get("provider_id", "")),
-                "taints": [*body.get("taints", []), *taints],
-            },
-            "status": {
-                "conditions": [{"type": "Ready", "status": "True"}],
-                "allocatable": {"cpu": "192", "memory": "2Ti", **body.get("capacity", {})},
-            },
-        }
-
-    return make
+    return node
 
 
 @pytest.fixture(scope="session")

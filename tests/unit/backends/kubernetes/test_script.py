@@ -18,21 +18,12 @@ from gpufabric.backends.kubernetes._helper import ASK, SERVE, TAKE
 from gpufabric.backends.kubernetes._script import start_script
 from gpufabric.task import Task
 
-SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
 TOKEN = "t0k"
 PLAIN = ("cat", "ls", "rm", "mv", "sleep", "env")
 UNPACKERS = {
     "coreutils": ("sha256sum", "gzip", "tar"),
     "python3": ("python3",),
 }
-
-
-@pytest.fixture(params=SHELLS)
-def shell(request):
-    command = SHELLS[request.param]
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not here")
-    return [str(shutil.which(command[0])), *command[1:]]
 
 
 @pytest.fixture
