@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-# tools, no packages
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "data" / "plans")]
+sys.path.insert(0, str(Path(__file__).parents[3] / "data" / "plans"))  # tools, no packages
+sys.path.insert(0, str(Path(__file__).parent))
 
 from tlsstub import certificates, kubeconfig, open_api, plugin, stub
 from write_kubernetes import node
