@@ -7,9 +7,13 @@ And what it would be in other ways on one of them. `python tests/data/plans/writ
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "backends" / "kubernetes"))
+
+from dressednodes import PROFILES, node
 
 from gpufabric._frozen import evolve, freeze, thaw
 from gpufabric._yaml import dump
@@ -24,7 +28,6 @@ from gpufabric.plan import LaunchPlan, Offer
 from gpufabric.task import Task
 
 HERE = Path(__file__).parent
-PROFILES = json.loads((HERE.parents[1] / "cluster" / "profiles.json").read_text())["profiles"]
 #: What stands beside each gang: JobSet, and what NVLink between nodes needs.
 FACTS = {
     "context": "prod", "namespace": "ml", "quotas": [], "queues": [], "pod_security": None,
@@ -55,34 +58,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "given": {"scheduler": "volcano"},
     },
 }  # fmt: skip
-
-
-def node(
-    profile: str, name: str = "n1", *, taints: Sequence[dict[str, str]] = (), **words: object
-) -> dict[str, Any]:
-    """A node of the API server, dressed as a profile says; `words` fill its labels."""
-    body = PROFILES[profile]
-    given = {"node": name, "index": 1, **body.get("words", {}), **words}
-
-    def fill(text: str) -> str:
-        for word, value in given.items():
-            text = text.replace("{" + word + "}", str(value))
-        return text
-
-    return {
-        "metadata": {
-            "name": name,
-            "labels": {key: fill(value) for key, value in body.get("labels", {}).items()},
-        },
-        "spec": {
-            "providerID": fill(body.get("provider_id", "")),
-            "taints": [*body.get("taints", []), *taints],
-        },
-        "status": {
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "allocatable": {"cpu": "192", "memory": "2Ti", **body.get("capacity", {})},
-        },
-    }
 
 
 def served(profile: str, names: list[str]) -> Served:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "data" / "plans"))  # tools, no packages
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent))  # tools beside the tests, no packages
 
+from dressednodes import node
 from tlsstub import certificates, kubeconfig, open_api, plugin, stub
-from write_kubernetes import node
 
 from gpufabric._frozen import freeze
 from gpufabric.backends.base import Site
