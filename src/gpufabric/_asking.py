@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gpufabric.errors import ConfigError, GpuFabricError
 
-__all__ = ["ask_all", "bug"]
+__all__ = ["ask_all", "bug", "words_of"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -17,6 +17,11 @@ _log = logging.getLogger(__name__)
 def bug(exc: Exception) -> str:
     """Gives the words for an error that is none of ours: a plug-in's own."""
     return f"{type(exc).__name__}: {exc}"
+
+
+def words_of(place: str, said: object) -> str:
+    """What a place said, without its own name: who prints it tells the name first."""
+    return str(said).removeprefix(f"{place}: ").removeprefix(f"{place} ")
 
 
 def ask_all(

@@ -188,6 +188,16 @@ class AsyncJobHandle:
         """What could not be tried, with the reason: a place that did not answer is one of these."""
         return self._job.rejections
 
+    @property
+    def policy(self) -> LaunchPolicy:
+        """How it was launched; the default on a handle that was attached."""
+        return self._job.policy
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that runs it."""
+        return self._job.backend
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Self, TypeVar, cast
 
-from gpufabric._asking import ask_all, bug
+from gpufabric._asking import ask_all, bug, words_of
 from gpufabric._choosing import lowered, nowhere
 from gpufabric._frozen import FrozenDict, evolve, field, frozen
 from gpufabric.backends.base import Backend, Capability, CheckItem, CheckReport, Site
@@ -115,7 +115,7 @@ class Fabric:
             if isinstance(answer, list):
                 found.extend(answer)
             else:
-                unusable.append(Rejection(backend=name, reason=str(answer)))
+                unusable.append(Rejection(backend=name, reason=words_of(name, answer)))
         return cls(*found, settings=chosen, on_event=on_event, unusable=unusable)
 
     @classmethod
@@ -310,9 +310,10 @@ class Fabric:
                 found.append((backend.name, answer, ""))
                 self._read[backend.name] = answer
             else:
-                found.append((backend.name, None, str(answer)))
-                self._read[backend.name] = str(answer)
-                self._tell("undiscovered", f"{backend.name}: {answer}", backend=backend.name)
+                words = words_of(backend.name, answer)
+                found.append((backend.name, None, words))
+                self._read[backend.name] = words
+                self._tell("undiscovered", f"{backend.name}: {words}", backend=backend.name)
         return found
 
     def _resolve(
@@ -334,7 +335,8 @@ class Fabric:
                 found = backend.offers(task, sites[backend.name])
             except Exception as exc:  # noqa: BLE001  # a plug-in's bug must not spoil the others
                 _log.debug("%s failed", backend.name, exc_info=True)
-                reason = str(exc) if isinstance(exc, GpuFabricError) else bug(exc)
+                said = exc if isinstance(exc, GpuFabricError) else bug(exc)
+                reason = words_of(backend.name, said)
                 rejections.append(Rejection(backend=backend.name, reason=reason))
                 continue
             offers.extend(found.offers)

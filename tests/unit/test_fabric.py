@@ -70,7 +70,9 @@ def test_a_dead_backend_is_a_rejection_and_spoils_nothing(settings):
     dead.cloud.fail("*", "permission", times=None)
     resolution = fabric(settings, dead, good).offers(h100())
     assert [offer.backend for offer in resolution.offers] == ["good"]
-    assert any(r.backend == "dead" and r.reason for r in resolution.rejections)
+    (told,) = [r.reason for r in resolution.rejections if r.backend == "dead"]
+    assert told
+    assert not told.startswith("dead"), "a rejection is printed with its backend's name already"
 
 
 def test_a_backend_that_hangs_is_a_rejection_within_the_limit():
@@ -299,6 +301,20 @@ def test_async_twins_have_the_same_calls(sync, asynchronous):
         assert [p.default for p in mine.parameters.values()] == [
             p.default for p in theirs.parameters.values()
         ], name
+
+
+def test_an_async_handle_tells_what_a_handle_tells(settings):
+    composed = fabric(settings, infiniband("a"))
+    job = composed.launch(h100())
+    told = {name for name in dir(job) if not (name.startswith("_") or callable(getattr(job, name)))}
+
+    async def main() -> None:
+        async with AsyncFabric.of(composed) as twin, await twin.attach(job.ref) as same:
+            assert told == {name for name in told if hasattr(same, name)}
+            assert same.backend is job.backend
+            assert same.policy == gf.LaunchPolicy()
+
+    asyncio.run(main())
 
 
 def test_async_fabric_launches_follows_and_ends_its_threads(settings):
