@@ -42,13 +42,18 @@ def child(pid: int) -> int | None:
 
 
 def started_at(pid: int) -> int | None:
-    """The start time of a process in clock ticks: with the id it names one process for ever."""
+    """The start time of a process in clock ticks: with the id it names one process for ever.
+
+    None once it has ended. One whose first thread alone has ended, as a killed program's may for a
+    moment, has not: the others still hold its ports.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    state, threads, started = fields[0], int(fields[17]), int(fields[19])  # proc_pid_stat(5)
+    return None if state in "ZX" and threads <= 1 else started
 
 
 def start(
