@@ -110,10 +110,8 @@ class Answer:
     def _many_chunks(data: bytes, found: list[bytes]) -> int:
         """Takes the whole chunks at the beginning, where no line end is in them: the usual case."""
         parts = data.split(b"\r\n")
-        pairs = (len(parts) - 1) // 2
-        if b"0" in parts[: 2 * pairs : 2]:  # the body ends here
-            pairs = parts[::2].index(b"0")
-        sizes, contents = parts[: 2 * pairs : 2], parts[1 : 2 * pairs : 2]
+        after = (len(parts) - 1) // 2 * 2
+        sizes, contents = parts[:after:2], parts[1:after:2]
         try:
             lengths = {size: int(size, 16) for size in set(sizes)}
         except ValueError:
@@ -122,7 +120,7 @@ class Answer:
         if 0 in lengths.values() or wanted != list(map(len, contents)):
             return 0
         found += contents
-        rest = parts[2 * pairs :]
+        rest = parts[after:]
         return len(data) - sum(map(len, rest)) - 2 * (len(rest) - 1)
 
     def _begun(self, data: bytes, found: list[bytes]) -> int:

@@ -8,20 +8,20 @@ import datetime as dt
 import re
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from itertools import repeat
-from typing import cast
+from itertools import groupby
+from operator import itemgetter
 
 from gpufabric.job import LogLine
 
 __all__ = ["PodLog", "said"]
 
 # With nine digits the kubelet of every version that is supported writes it.
-_TIME = rb"(.{20})(\d{9})(Z|[+-]\d\d:\d\d) "
-_LINE = re.compile(_TIME + rb"(.*)\n")
-_ANY = re.compile(rb"(?:" + _TIME + rb")?(.*)\n")
-_OTHER = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) (.*)")
+_FRACTION = re.compile(rb"\d{9}(Z|[+-]\d\d:\d\d) ")
+_OTHER = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
+_YEARS = 2262  # 64 bits of nanoseconds end in it
+_HEAD = slice(0, 20)  # of a line: its time but for the fraction of a second
 _NS = 1_000_000_000
 #: So much earlier a line may be stamped than one before it: a container's two streams are read by
 #: two threads of the runtime, and written in the order in which these come to it.
@@ -32,22 +32,18 @@ _KUBELET = (_GONE, b"failed to ", b"rpc error")
 
 
 # One line costs what a core can give to it: at 256 nodes and 1,000 lines a second 4 us, of which
-# attrs' own __init__ of a frozen class takes 1. So values are set column by column, in C.
-_new = LogLine.__new__
-_set: tuple[Callable[[LogLine, object], None], ...] = tuple(
-    vars(LogLine)[name].__set__ for name in ("node_rank", "data", "stream", "attempt", "time")
-)
+# attrs' own __init__ of a frozen class takes 1.
+class _Open(LogLine):
+    """A line that is being made. Then its class says that it is frozen: nothing else changes."""
 
-
-def _made(rank: int, attempt: int, datas: Sequence[bytes], times: Iterable[float]) -> list[LogLine]:
-    """Lines of stdout."""
-    lines = list(map(_new, repeat(LogLine, len(datas))))
-    values: tuple[Iterable[object], ...] = (
-        repeat(rank), datas, repeat("stdout"), repeat(attempt), times,
-    )  # fmt: skip
-    for set_value, value in zip(_set, values, strict=True):
-        deque(map(set_value, lines, value), 0)
-    return lines
+    __slots__ = ()
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+    node_rank: int
+    data: bytes
+    stream: str
+    attempt: int
+    time: float | None
 
 
 def said(words: str, *, rank: int, attempt: int = 0, time: float | None = None) -> LogLine:
@@ -64,14 +60,15 @@ class PodLog:
         self.attempt = attempt
         self._begin = None if since is None else int(since)
         self.rest = b""  # a line whose end has not come
-        self._given = array("q")  # times of the lines since `_floor`, in the order of the log
-        self._floor = 0  # seconds
+        self._floor = 0  # the second that it is read again from
+        #: In the order of the log, the lines since then: a second, and nine digits for each line.
+        self._given: deque[tuple[int, bytearray]] = deque()
         self._resumed = False  # nothing new has come since it was read again
-        self._at = 0  # so many of `_given` have come again in their order
+        self._known = array("q")  # the times of the lines that may come again, in their order
+        self._at = 0  # so many of them have come again
         self._skip: Counter[int] | None = None  # those still to come, where their order is another
         self._met = False  # the last of them has come
         self._said: set[bytes] = set()
-        self._bases: dict[tuple[bytes, bytes], int | None] = {}
 
     @property
     def since(self) -> str | None:
@@ -84,133 +81,116 @@ class PodLog:
     def again(self) -> None:
         """What comes now was read from `since` on."""
         self.rest = b""
-        self._resumed, self._met = bool(self._given), False
+        self._known = array("q")
+        for second, digits in self._given:
+            if second >= self._floor:
+                at = range(0, len(digits), 9)
+                self._known.extend([second * _NS + int(digits[i : i + 9]) for i in at])
+        self._resumed, self._met = bool(self._known), False
         self._at, self._skip = 0, None
 
     def fresh(self) -> None:
         """What comes now is another log of the same container, after this one."""
         self.rest = b""
-        self._given = array("q")
+        self._given.clear()
         self._resumed, self._skip = False, None
 
     def feed(self, data: bytes) -> list[LogLine]:
         """The lines in `data` that were not given yet."""
         text, newline, self.rest = (self.rest + data).rpartition(b"\n")
-        return self._many(text + newline)
+        made: list[LogLine] = []
+        for head, tails in _runs(text) if newline else ():
+            made += self._run(head, tails)
+        return made
 
     def last(self) -> list[LogLine]:
         """What is left to say at the log's end: a line without newline, lines that are missing."""
         made = self.feed(b"\n") if self.rest else []
-        if self._resumed and not self._met and self._at < len(self._given):
+        if self._resumed and not self._met and self._at < len(self._known):
             self._resumed = False
             made.append(self._event(f"{_ROTATED}; lines after the last one may be missing", None))
         return made
 
     # ---- inside
 
-    def _many(self, text: bytes) -> list[LogLine]:
-        """Whole lines, at little cost for each."""
-        if self._skip is not None:
-            return self._singly(text)
-        made = self._of_one_second(text) or self._of_several(text)
-        if made is None:
-            return self._singly(text)
-        times, datas = made
+    def _run(self, head: bytes, tails: list[bytes]) -> list[LogLine]:
+        """Lines of one second, at little cost for each: all begin with `head`."""
+        first = _FRACTION.match(tails[0])
+        second = None if first is None else _second(head, first[1])
+        if first is None or second is None or self._skip is not None:
+            return self._singly(head, tails)
+        width = first.end()
+        fractions = [tail[:9] for tail in tails]
+        digits = b"".join(fractions)
+        odd = {tail[9:width] for tail in tails} != {first[0][9:]}
+        if odd or not digits.isdigit():
+            return self._singly(head, tails)
         if self._resumed:
-            known = min(len(times), len(self._given) - self._at)
-            if array("q", times[:known]) != self._given[self._at : self._at + known]:
-                return self._singly(text)
+            times = array("q", [second * _NS + int(part) for part in fractions])
+            known = min(len(times), len(self._known) - self._at)
+            if times[:known] != self._known[self._at : self._at + known]:
+                return self._singly(head, tails)
             self._at += known
             if known == len(times):
                 return []
             self._resumed = False
-            times, datas = times[known:], datas[known:]
-        if times:
-            self._note(times)
-        return _made(self.rank, self.attempt, datas, map(int.__truediv__, times, repeat(_NS)))
+            fractions, tails, digits = fractions[known:], tails[known:], digits[9 * known :]
+        self._note(second, digits)
+        return self._made(second, fractions, [tail[width:] for tail in tails])
 
-    def _of_one_second(self, text: bytes) -> tuple[list[int], list[bytes]] | None:
-        """Times and contents, where all lines begin as the first does."""
-        head, zone = text[:20], text[29:30]
-        base = self._base(head, zone) if zone == b"Z" else None
-        if base is None:
-            return None
-        parts = _line_of(head).split(text)
-        if any(parts[::3]):
-            return None
-        return list(map(base.__add__, map(int, parts[1::3]))), parts[2::3]
+    def _made(self, second: int, fractions: list[bytes], datas: list[bytes]) -> list[LogLine]:
+        lines: list[LogLine] = []
+        rank, attempt, new, add = self.rank, self.attempt, _Open.__new__, lines.append
+        for fraction, data in zip(fractions, datas, strict=True):
+            line = new(_Open)
+            line.node_rank = rank
+            line.data = data
+            line.stream = "stdout"
+            line.attempt = attempt
+            line.time = second + int(fraction) / _NS
+            line.__class__ = LogLine  # type: ignore[assignment]  # its base, of the same layout
+            add(line)
+        return lines
 
-    def _of_several(self, text: bytes) -> tuple[list[int], list[bytes]] | None:
-        """Times and contents of lines that all have a time; None where one has not."""
-        parts = _LINE.split(text)
-        heads, fractions, zones, datas = parts[1::5], parts[2::5], parts[3::5], parts[4::5]
-        if any(parts[::5]):  # words that are not a line of the container
-            return None
-        table = {pair: self._base(*pair) for pair in set(zip(heads, zones, strict=True))}
-        if None in table.values():
-            return None
-        known = cast("dict[tuple[bytes, bytes], int]", table)
-        times = [
-            known[head, zone] + int(fraction)
-            for head, fraction, zone in zip(heads, fractions, zones, strict=True)
-        ]
-        return times, datas
-
-    def _singly(self, text: bytes) -> list[LogLine]:
+    def _singly(self, head: bytes, tails: list[bytes]) -> list[LogLine]:
         """Line by line: odd ones are looked at, and what was given is counted off by its times."""
         made: list[LogLine] = []
         if self._resumed and self._skip is None:
-            self._skip = Counter(self._given[self._at :])
+            self._skip = Counter(self._known[self._at :])
             self._met = not self._skip
-        for match in _ANY.finditer(text):
-            parts = match.groups(b"")
-            when = self._when(parts)
-            if when is None:
-                stamp = _stamp(match[0][:-1])
-                if stamp is None:
-                    made.extend(self._unstamped(match[0][:-1]))
-                    continue
-                parts, when = stamp, self._when(stamp) or 0
+        for line in (head + tail for tail in tails):
+            stamp = _OTHER.match(line)
+            second = None if stamp is None else _second(stamp[1] + b".", stamp[3])
+            if stamp is None or second is None:
+                made.extend(self._unstamped(line))
+                continue
+            digits = (stamp[2] or b"").ljust(9, b"0")
             if self._skip is not None:
+                when = second * _NS + int(digits)
                 if self._skip[when] > 0:
                     self._skip[when] -= 1
-                    self._met |= when == self._given[-1]
+                    self._met |= when == self._known[-1]
                     continue
-                made.extend(self._first_new(when))
-            self._note([when])
-            made.extend(_made(self.rank, self.attempt, (parts[3],), (when / _NS,)))
+                made.extend(self._first_new(when / _NS))
+            self._note(second, digits)
+            made.extend(self._made(second, [digits], [line[stamp.end() :]]))
         return made
 
-    def _when(self, parts: Sequence[bytes]) -> int | None:
-        base = self._base(parts[0], parts[2]) if parts[0] else None
-        return None if base is None else base + int(parts[1])
-
-    def _first_new(self, when: int) -> list[LogLine]:
+    def _first_new(self, time: float) -> list[LogLine]:
         """Told before the first line after a break that was not given before it."""
         self._resumed, self._skip = False, None
         if self._met:  # so nothing is missing between that line and this one
             return []
-        return [self._event(f"{_ROTATED}; lines before the next one may be missing", when / _NS)]
+        return [self._event(f"{_ROTATED}; lines before the next one may be missing", time)]
 
-    def _note(self, times: list[int]) -> None:
-        self._given.extend(times)
-        floor = max(times) // _NS - _MARGIN_S
-        if floor > self._floor:
-            self._floor = floor
-            least = floor * _NS
-            self._given = array("q", [when for when in self._given if when >= least])
-
-    def _base(self, head: bytes, zone: bytes) -> int | None:
-        """The nanoseconds since 1970 of a time without its fraction."""
-        try:
-            return self._bases[head, zone]
-        except KeyError:
-            pass
-        base = _whole(head[:19], zone) if head[19:] == b"." else None
-        if len(self._bases) > 8:
-            self._bases.clear()
-        self._bases[head, zone] = base
-        return base
+    def _note(self, second: int, digits: bytes) -> None:
+        if self._given and self._given[-1][0] == second:
+            self._given[-1][1].extend(digits)
+            return
+        self._given.append((second, bytearray(digits)))
+        self._floor = max(self._floor, second - _MARGIN_S)
+        while len(self._given) > 1 and self._given[0][0] < self._floor:
+            self._given.popleft()
 
     def _unstamped(self, raw: bytes) -> list[LogLine]:
         """The kubelet's own words, once; not the end of a long line that was given before."""
@@ -229,26 +209,22 @@ class PodLog:
         return said(words, rank=self.rank, attempt=self.attempt, time=time)
 
 
-@lru_cache(maxsize=16)
-def _line_of(head: bytes) -> re.Pattern[bytes]:
-    """Lines of one second: it is one for all nodes at a time."""
-    return re.compile(re.escape(head) + rb"(\d{9})Z (.*)\n")
+def _runs(text: bytes) -> Iterable[tuple[bytes, list[bytes]]]:
+    """Lines, but for the newline of the last, by how they begin: mostly that is one second."""
+    head = text[_HEAD]
+    tails = (b"\n" + text).split(b"\n" + head)
+    if len(tails) == text.count(b"\n") + 2:
+        return [(head, tails[1:])]
+    groups = groupby(text.split(b"\n"), key=itemgetter(_HEAD))
+    return ((head, [line[len(head) :] for line in group]) for head, group in groups)
 
 
-def _whole(text: bytes, zone: bytes) -> int | None:
+@lru_cache(maxsize=64)
+def _second(head: bytes, zone: bytes) -> int | None:
+    """The seconds since 1970 of a time without its fraction; None for what is no time."""
     try:
-        whole = dt.datetime.fromisoformat((text + zone).decode("ascii", "replace"))
-    except ValueError:
+        whole = dt.datetime.fromisoformat((head[:19] + zone).decode("ascii"))
+    except ValueError:  # UnicodeDecodeError too
         return None
-    return int(whole.timestamp()) * _NS
-
-
-def _stamp(raw: bytes) -> tuple[bytes, bytes, bytes, bytes] | None:
-    """The parts of a line of a runtime that writes fewer digits."""
-    found = _OTHER.match(raw)
-    if found is None:
-        return None
-    text, fraction, zone, data = found.groups()
-    if _whole(text, zone) is None:
-        return None
-    return text + b".", (fraction or b"0").ljust(9, b"0"), zone, data
+    good = head[19:] == b"." and whole.year < _YEARS
+    return int(whole.timestamp()) if good else None

@@ -28,7 +28,7 @@ __all__ = ["Connection", "Loop", "Reader", "Stream"]
 T = TypeVar("T")
 
 _RECORD = 1 << 14  # as much as one TLS record holds
-_TURN = 1 << 18  # of one stream, before the next has its turn
+_TURN = 1 << 15  # of one stream, before the next has its turn: small enough for the caches
 _WORDS = 1 << 20
 _HELPERS = 16
 _SLICE_S = 0.2  # so often it is looked whether anybody still waits
@@ -299,7 +299,7 @@ class Loop:
             if not self.stopped:
                 self._read(stream)
                 yield
-        if len(ready) > 8:
+        if len(ready) > 8 and not self._more:
             time.sleep(min(len(ready) * _LET_COME_S, _MOST_LET_COME_S))
 
     def _read(self, stream: Stream) -> None:

@@ -342,9 +342,10 @@ class Kubernetes:
             ).lines()  # fmt: skip
         else:
             lines = self._written(ref, namespace, node_rank, since)
-        for line in lines:
-            if since is None or line.time is None or line.time >= since:
-                yield line
+        if since is None:
+            yield from lines
+        else:
+            yield from (line for line in lines if line.time is None or line.time >= since)
 
     def exec(
         self, ref: JobRef, command: Sequence[str], *, node_rank: int = 0, stdin: bool = False

@@ -6,15 +6,12 @@ import threading
 
 import pytest
 from attrs import evolve
-from hypothesis import given
-from hypothesis import strategies as st
 from logserver import served
 
 from gpufabric.backends.kubernetes import _follow, _logs
 from gpufabric.backends.kubernetes._api import ExpiredError, error_of
 from gpufabric.backends.kubernetes._apply import again
 from gpufabric.backends.kubernetes._follow import Follower
-from gpufabric.backends.kubernetes._podlog import PodLog
 from gpufabric.errors import (
     BackendError,
     ConflictError,
@@ -303,65 +300,6 @@ def test_events_stand_where_their_time_is_when_a_log_is_read():
     at = [LogLine(node_rank=0, data=b"x", stream="event", time=float(t)) for t in (1, 3)]
     pod_free = list(_logs.read(None, "ml", [], [at[1], at[0], evolve(at[0], node_rank=GANG)]))
     assert [(line.node_rank, line.time) for line in pod_free] == [(GANG, 1.0), (0, 1.0), (0, 3.0)]
-
-
-# ---- one pod's log, however it is cut
-
-
-_ZONES = {"Z": 0, "+02:00": -7200, "-05:30": 19800}
-_STEPS = st.lists(
-    st.tuples(st.integers(0, 40), st.sampled_from([0, 0, 0, 1, 999_999_999])), max_size=60
-)
-
-
-@given(
-    steps=_STEPS, zone=st.sampled_from(sorted(_ZONES)), reads=st.lists(st.integers(0, 4000)),
-    piece=st.integers(1, 300),
-)  # fmt: skip
-def test_any_cut_of_a_log_gives_each_line_once(steps, zone, reads, piece):
-    """Times may go back by up to a second, as two streams of one container are written."""
-    clock, raw = 0, []
-    for number, (step, back) in enumerate(steps):
-        clock += step * 50_000_000  # many lines of one second, some of one time
-        at = max(0, clock - back)
-        stamp = f"2026-01-01T00:{at // 10**9 // 60:02d}:{at // 10**9 % 60:02d}.{at % 10**9:09d}"
-        raw.append((at, f"{stamp}{zone} line {number}\n".encode()))
-    began = 1767225600 + _ZONES[zone]
-    log, seen = PodLog(3), []
-    for most in (*reads, None):
-        log.again()
-        floor = -1 if log.since is None else _epoch(log.since) - began
-        text = b"".join(line for at, line in raw if at // 10**9 >= floor)[:most]
-        for at in range(0, len(text), piece):
-            seen += log.feed(text[at : at + piece])
-    assert [line.text for line in seen] == [f"line {i}" for i in range(len(raw))]
-    assert [line.time for line in seen] == [
-        pytest.approx(began + at / 10**9, abs=1e-6) for at, _ in raw
-    ]
-    assert {(line.node_rank, line.stream, line.attempt) for line in seen} <= {(3, "stdout", 0)}
-
-
-def _epoch(text):
-    import datetime as dt
-
-    return int(dt.datetime.fromisoformat(text).timestamp())
-
-
-def test_lines_made_in_batches_are_as_others():
-    (line,) = PodLog(1, 2).feed(b"2026-01-01T00:00:01.500000000Z hi\n")
-    assert line == LogLine(node_rank=1, data=b"hi", attempt=2, time=1767225601.5)
-    assert hash(line) == hash(evolve(line))
-    assert repr(line) == repr(evolve(line))
-
-
-@given(st.lists(st.binary(max_size=60), max_size=20))
-def test_whatever_is_no_line_of_a_container_raises_nothing(parts):
-    log = PodLog(0)
-    for part in parts:
-        log.feed(part + b"\n")
-    log.again()
-    log.feed(b"".join(parts))
-    log.last()
 
 
 # ---- requests
