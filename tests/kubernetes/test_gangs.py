@@ -9,6 +9,7 @@ from given import ended, lines_of, nothing_left, plan_of
 
 from gpufabric.backends.kubernetes._apply import leftovers
 from gpufabric.backends.kubernetes._manifest import CANCELLED
+from gpufabric.backends.kubernetes._meeting import PORT
 from gpufabric.backends.kubernetes._role import NEEDED, WISHED
 from gpufabric.config import Settings
 from gpufabric.errors import BackendError, CapacityError, QuotaError
@@ -227,3 +228,24 @@ def test_a_dead_cluster_and_a_full_one_are_passed_over_for_a_good_one(make, clus
     assert job.wait(timeout=60).state is JobState.SUCCEEDED
     job.teardown()
     nothing_left(full)
+
+
+@pytest.mark.parametrize("without", [(), ("jobset",)], ids=["jobset", "indexed-job"])
+def test_a_late_node_finds_the_others_though_their_command_is_short(
+    backend, make, cluster, without
+):
+    """The late one's init container ends when node 0 awaits it, as an image that is pulled."""
+    fields = {"without": without, "run_id": "late"}
+    first = next(v.value for v in plan_of(backend, **fields).env if v.name == "MASTER_ADDR")
+    knock = f"import socket, sys; socket.create_connection((sys.argv[1], {PORT}), 1)"
+    script = (
+        '[ "$JOB_COMPLETION_INDEX" = 0 ] ||'
+        f" until python3 -c '{knock}' `getent hosts {first}`; do sleep 0.1; done"
+    )
+    late = {"name": "late", "image": cluster.image, "command": ["/bin/sh", "-c", script]}
+    patched = make(pod_patch={"initContainers": [late]})
+    ref = patched.apply(plan_of(patched, **fields))
+    assert lines_of(patched, ref) == {0: ["hi"], 1: ["hi"]}
+    assert ended(patched, ref).state is JobState.SUCCEEDED
+    patched.teardown(ref)
+    nothing_left(patched)

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import itertools
+import os
 import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -14,6 +16,10 @@ from .names import Names
 from .objects import Objects
 from .pods import Pod
 from .store import Change
+
+# Pods listen at ports of their own choice, so no other fake has their addresses, be it in this
+# process or, as a rule, in another.
+_ADDRESSES = itertools.count(os.getpid() * 2500)
 
 
 class Kubelet:
@@ -29,7 +35,6 @@ class Kubelet:
         self.synthetic: dict[tuple[str, str], Synthetic] = {}
         self._events = events
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._addresses = 0
         self.store.listen(self._changed)
 
     # ---- for pods
@@ -101,9 +106,8 @@ class Kubelet:
                 self.spawn(self._end(mine, float(grace)))
 
     def _begin(self, pod: Json) -> None:
-        self._addresses += 1
-        number = self._addresses
-        address = f"127.{64 + number // 62500}.{number // 250 % 250}.{number % 250 + 1}"
+        number = next(_ADDRESSES)
+        address = f"127.{64 + number // 62500 % 190}.{number // 250 % 250}.{number % 250 + 1}"
         if pod["spec"].get("hostNetwork"):
             address = self.host_of(pod["spec"]["nodeName"])
         made = Pod(self, pod, address)

@@ -98,11 +98,13 @@ def _rows(service: str, spec: Json, pod: Json, namespace: str) -> list[str]:
 
 
 def _address(pod: Json) -> str:
-    """Where it is known to be. A pod that has succeeded keeps its name for as long as it is there:
-    on a real cluster the name server's cache does so, for half a minute.
+    """Where it is known to be, until it ends.
+
+    ShouldPodBeInEndpoints: https://pkg.go.dev/k8s.io/endpointslice@v0.36.3/util
     """
     status = pod.get("status") or {}
-    if status.get("phase") == "Failed" or pod["metadata"].get("deletionTimestamp"):
+    ended = status.get("phase") in {"Succeeded", "Failed"}
+    if ended or pod["metadata"].get("deletionTimestamp"):
         return ""
     return str(status.get("podIP") or "")
 

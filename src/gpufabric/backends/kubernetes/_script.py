@@ -1,13 +1,16 @@
 """The shell script that starts a node of the gang: POSIX sh, and few programs beside it.
 
-Where there are several nodes, `getent` or `python3`; where code travels, `sha256sum`, `gzip` and
-`tar`, or `python3`. It stands in the pod's spec as it is. What it is given: the set-up text as
-`$1`, then the command; and in GPUFABRIC_CODE the hash and the name of each part of the code.
-It writes nowhere but below /gpufabric, so that the image's own files may be read-only.
+Where there are several nodes, `getent` or `python3`, and only with the second they meet before the
+command starts; where code travels, `sha256sum`, `gzip` and `tar`, or `python3`. It stands in the
+pod's spec as it is. What it is given: the set-up text as `$1`, then the command; and in
+GPUFABRIC_CODE the hash and the name of each part of the code. It writes nowhere but below
+/gpufabric, so that the image's own files may be read-only.
 """
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+
+from gpufabric.backends.kubernetes._meeting import MEET, PORT
 
 __all__ = ["CODE", "ENV", "FETCHED", "RANK", "WORK", "start_script"]
 
@@ -188,12 +191,17 @@ while [ "$rank" -lt "$GPUFABRIC_NUM_NODES" ]; do
   sleep 1 & wait $!
 done
 ips=${ips%
-}"""
+}
+if command -v python3 >/dev/null; then
+  python3 -I -S -c '@MEET@' "@SUBDOMAIN@ $GPUFABRIC_ATTEMPT" "$GPUFABRIC_POD_IP"\
+   "$GPUFABRIC_NODE_RANK" @PORT@ @TRIES@ @QUIET@ $ips & wait $!
+fi"""
 # kubeadm's Corefile gives answers of a cluster's names a TTL of 30 s, and caches on the way keep
 # them so long: cmd/kubeadm/app/phases/addons/dns/manifests.go in k8s.io/kubernetes, 1.36, and
 # https://coredns.io/plugins/cache/
 _STALE_S = 31
 _TRIES = 900
+_QUIET_S = 60  # a network that is being set up answers sooner; GPUs that wait longer cost more
 
 
 def start_script(  # noqa: PLR0913  # the facts of one gang, by keyword
@@ -234,12 +242,21 @@ def _begin(host: str, subdomain: str, num_nodes: int) -> Iterator[str]:
     yield f"export GPUFABRIC_NUM_NODES={num_nodes}"
     yield f"cd {WORK} || exit 66"
     if num_nodes > 1:  # first, since the name of a node that has ended resolves no more
-        text = _RESOLVE.replace("@HOST@", host).replace("@SUBDOMAIN@", subdomain)
-        yield text.replace("@STALE@", str(_STALE_S)).replace("@TRIES@", str(_TRIES))
+        yield _together(host, subdomain)
     else:
         yield "ips=$GPUFABRIC_POD_IP"
     yield 'export GPUFABRIC_NODE_IPS="$ips"'
     yield "unset GPUFABRIC_POD_IP"
+
+
+def _together(host: str, subdomain: str) -> str:
+    text = _RESOLVE
+    for word, value in (
+        ("HOST", host), ("SUBDOMAIN", subdomain), ("STALE", _STALE_S), ("TRIES", _TRIES),
+        ("QUIET", _QUIET_S), ("PORT", PORT), ("MEET", MEET),
+    ):  # fmt: skip
+        text = text.replace(f"@{word}@", str(value))
+    return text
 
 
 def _sourced(source: str, envs: Mapping[str, str], secrets: Sequence[str]) -> Iterator[str]:

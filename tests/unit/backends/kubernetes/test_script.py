@@ -1,25 +1,22 @@
 """The script that starts a node, run by real shells with the few programs of small images."""
 
-import contextlib
 import ctypes
 import gzip
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from scriptnode import Node
 
 from gpufabric.backends.kubernetes._code import packed
 from gpufabric.backends.kubernetes._helper import ASK, SERVE, TAKE
-from gpufabric.backends.kubernetes._script import start_script
 from gpufabric.task import Task
 
 TOKEN = "t0k"
-PLAIN = ("cat", "ls", "rm", "mv", "sleep", "env")
 UNPACKERS = {
     "coreutils": ("sha256sum", "gzip", "tar"),
     "python3": ("python3",),
@@ -31,60 +28,6 @@ def node(tmp_path, shell):
     made = Node(tmp_path, shell)
     yield made
     made.end()
-
-
-class Node:
-    """A folder in the place of /gpufabric, and a PATH with nothing but what is named."""
-
-    def __init__(self, root: Path, shell: list[str]):
-        self.root, self.shell = root, shell
-        for name in ("work", "code", "fetched", "bin"):
-            (root / name).mkdir()
-        self.code_env = ""
-        self.process = None
-
-    def bring(self, task: Task) -> None:
-        """Lays the packed code where the kubelet would lay the Secret."""
-        with packed(task, limit_bytes=1e8) as code:
-            self.code_env = code.manifest
-            for part in code.parts:
-                (self.root / "code" / part.key).write_bytes(code.read(part.key))
-
-    def tools(self, *names: str) -> None:
-        for name in (*PLAIN, *names):
-            found = sys.executable if name == "python3" else shutil.which(name)
-            (self.root / "bin" / name).symlink_to(str(found))
-
-    def script(self, *, num_nodes: int = 1, code: bool = True, **fields) -> str:
-        text = start_script(
-            host="gang-n-0", subdomain="gang", num_nodes=num_nodes, variables=[], source=None,
-            envs={}, code=code, **fields,
-        )  # fmt: skip
-        return text.replace("/gpufabric/", f"{self.root}/")
-
-    def start(self, *words: str, setup: str = "", script: str | None = None, env=(), **fields):
-        path = {"PATH": str(self.root / "bin"), "GPUFABRIC_POD_IP": "10.0.0.1", **dict(env)}
-        if self.code_env:
-            path["GPUFABRIC_CODE"] = self.code_env
-        self.process = subprocess.Popen(
-            [*self.shell, "-c", script or self.script(), "gpufabric", setup, *words],
-            env=path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True, **fields,
-        )  # fmt: skip
-        return self.process
-
-    def end(self) -> None:
-        """As a container ends: with its process 1 all others."""
-        if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.communicate()
-
-    def run(self, *words: str, **fields) -> tuple[int, str, str]:
-        process = self.start(*words, **fields)
-        out, err = process.communicate(timeout=60)
-        self.process = None
-        return process.returncode, out, err
 
 
 @pytest.fixture
@@ -367,16 +310,6 @@ def test_the_addresses_of_all_nodes_are_found_by_their_names(node):
         env={"JOB_COMPLETION_INDEX": "1"},
     )  # fmt: skip
     assert done == (0, "10.0.0.7\nfd00::8|1\n", "")
-
-
-def test_python_finds_the_nodes_where_getent_is_not(node):
-    if "busybox" in node.shell[0]:
-        pytest.skip("busybox has its own getent or finds it in no PATH")
-    node.tools("python3")
-    script = node.script(num_nodes=2, code=False)
-    script = script.replace("gang-n-0-$rank.gang", "127.0.0.$((rank + 1))")
-    done = node.run("/bin/sh", "-c", 'echo "$GPUFABRIC_NODE_IPS"', script=script)
-    assert done == (0, "127.0.0.1\n127.0.0.2\n", "")
 
 
 def test_an_image_that_cannot_find_the_nodes_is_refused_in_words(node):
