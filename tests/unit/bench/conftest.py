@@ -14,7 +14,11 @@ import pytest
 
 import gpufabric.bench
 
-TCP_WORKLOAD = Path(gpufabric.bench.__file__).with_name("_tcp_workload.py")
+# What a node has: a Python, nothing installed, and the workload. That is imported and not run as a
+# file, since only what is imported is not compiled again by every rank.
+START = "import sys; sys.path[0] = sys.argv.pop(1); import _tcp_workload as w; "
+FOLDER = str(Path(gpufabric.bench.__file__).parent)
+TCP_WORKLOAD = ("-S", "-c", START + "sys.exit(w.main())", FOLDER)
 
 
 class Ended(NamedTuple):
@@ -40,7 +44,7 @@ class Gangs:
         num_nodes: int,
         *args: str,
         port: int,
-        program: Path = TCP_WORKLOAD,
+        program: Sequence[str] = TCP_WORKLOAD,
         envs: dict[str, str] | None = None,
     ) -> subprocess.Popen[str]:
         environ = {
@@ -55,7 +59,7 @@ class Gangs:
             **(envs or {}),
         }
         started = subprocess.Popen(
-            [sys.executable, "-E", str(program), *args],
+            [sys.executable, "-E", *program, *args],
             env=environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -65,7 +69,7 @@ class Gangs:
         return started
 
     def start(
-        self, num_nodes: int, *args: str, program: Path = TCP_WORKLOAD
+        self, num_nodes: int, *args: str, program: Sequence[str] = TCP_WORKLOAD
     ) -> list[subprocess.Popen[str]]:
         port = self.port()
         return [
@@ -79,7 +83,7 @@ class Gangs:
             ended.append(Ended(node.returncode, out, err))
         return ended
 
-    def run(self, num_nodes: int, *args: str, program: Path = TCP_WORKLOAD) -> str:
+    def run(self, num_nodes: int, *args: str, program: Sequence[str] = TCP_WORKLOAD) -> str:
         """What rank 0 prints; fails where a node fails or another one prints."""
         ended = self.finish(self.start(num_nodes, *args, program=program))
         assert [(node.code, node.err) for node in ended] == [(0, "")] * num_nodes

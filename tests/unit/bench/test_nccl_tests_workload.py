@@ -11,7 +11,7 @@ IPS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 # What Open MPI does, seen from outside: a daemon on every host but its own by its "ssh".
 MPIRUN = f"""\
-#!{sys.executable}
+#!{sys.executable} -IS
 import os, signal, subprocess, sys
 if "--version" in sys.argv:
     sys.exit(print("mpirun (Open MPI) 5.0.11"))
@@ -59,7 +59,7 @@ def site(tmp_path, gangs):
             "GPUFABRIC_NODE_IPS": "\n".join(IPS[:num_nodes]),
             **(envs or {}),
         }
-        program = tmp_path / task.run[1]
+        program = ("-S", str(tmp_path / task.run[1]))
         args = ["--start-timeout", start_timeout, *task.run[2:]]
         return [
             gangs.node(i, num_nodes, *args, port=port, program=program, envs=common)

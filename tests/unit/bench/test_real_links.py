@@ -10,7 +10,7 @@ import pytest
 from gpufabric.bench import BenchReport
 from gpufabric.net.diagnosis import Health
 
-from .conftest import TCP_WORKLOAD
+from .conftest import FOLDER
 
 HOSTS = 4
 GIGABIT = 0.125  # GB/s
@@ -75,7 +75,14 @@ def bed(links):
         for i, space in enumerate(links):
             shell = f'hostname h{i} && exec "$@"'
             command = ["ip", "netns", "exec", space, "unshare", "--uts", "sh", "-c", shell, "sh"]
-            program = [sys.executable, "-E", str(TCP_WORKLOAD), *args, "--bind", f"eth{rail}"]
+            program = [
+                sys.executable,
+                "-E",
+                f"{FOLDER}/_tcp_workload.py",
+                *args,
+                "--bind",
+                f"eth{rail}",
+            ]
             environ = {
                 "PATH": os.environ["PATH"],
                 "GPUFABRIC_NODE_RANK": str(i),

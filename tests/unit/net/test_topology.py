@@ -39,7 +39,7 @@ def test_a_document_type_inside_the_root_line_ends_the_document():
 
 
 def test_deep_nesting_ends_the_document_and_keeps_what_was_read():
-    opening = "\n".join(f'<pci busid="{n}" class="0x060400">' for n in range(100_000))
+    opening = "\n".join(f'<pci busid="{n}" class="0x060400">' for n in range(10_000))
     gpu = '<cpu numaid="0"><pci busid="a" class="0x030200"><gpu dev="0"/></pci></cpu>'
     topology = _read(f'<system version="1">\n{gpu}\n{opening}')
     assert topology is not None
@@ -48,7 +48,7 @@ def test_deep_nesting_ends_the_document_and_keeps_what_was_read():
 
 
 def test_a_flood_of_elements_is_bounded():
-    text = '<system version="1">\n' + '<cpu numaid="0"/>\n' * 60_000
+    text = '<system version="1">\n' + '<cpu numaid="0"/>\n' * 51_000
     topology = _read(text)
     assert topology is not None
     assert topology.n_cpus is not None
