@@ -196,9 +196,10 @@ class Server:
                 self.send(sock, self.lines(first, now))
                 if now == self.total:
                     self.send(sock, b"0\r\n\r\n")
-                    self.logs.pop(sock, None)
             elif self.unsent.get(sock):
                 self.send(sock, b"")
+            elif now == self.total:  # all of it has been taken
+                del self.logs[sock]
         if now == self.total and not self.logs and not self.over:
             self.over = True
             for sock, kind in list(self.watches.items()):
