@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_a_command_that_takes_too_long_is_ended_with_its_children(pair):
 def until_ended(words):
     """Returns once no process has these words; the test's own time limit ends it otherwise."""
     while any(words in line for line in command_lines()):
-        pass
+        time.sleep(0.01)
 
 
 def command_lines():

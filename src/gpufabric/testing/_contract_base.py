@@ -1,6 +1,7 @@
 """What the author of a backend supplies to `BackendContract`, and what its tests share."""
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from gpufabric.backends.base import Backend
 from gpufabric.job import JobRef, JobStatus, LogLine
 from gpufabric.plan import LaunchPlan
 from gpufabric.task import Task
-from gpufabric.testing._other import OtherProcess
+from gpufabric.testing._other import OtherProcess, shared_interpreter
 
 __all__ = ["ContractBase"]
 
@@ -83,10 +84,9 @@ class ContractBase:
         made.close()
 
     @pytest.fixture
-    def other(self, factory: Callable[[], Backend]) -> Iterator[OtherProcess]:
+    def other(self, factory: Callable[[], Backend]) -> OtherProcess:
         """Another process that uses the same place."""
-        with OtherProcess(factory) as process:
-            yield process
+        return OtherProcess(factory, shared_interpreter())
 
     # Shared
 
@@ -108,6 +108,7 @@ class ContractBase:
         lines = list(backend.logs(ref, follow=True))
         status = backend.status(ref)
         while not status.state.ended:  # the lines may end a moment before the record
+            time.sleep(0.01)  # without it, asking takes the time of what is asked about
             status = backend.status(ref)
         return status, lines
 

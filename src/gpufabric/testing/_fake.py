@@ -168,11 +168,8 @@ class FakeBackend:
             tries = 0
             if gang is None:  # torn down meanwhile
                 return
-            lines = lines_of(gang, node_rank=node_rank, until=now)
-            for number, line in enumerate(lines):
-                if number < given:
-                    continue
-                given = number + 1
+            for line in lines_of(gang, node_rank=node_rank, until=now, after=given):
+                given += 1
                 if since is None or cast("float", line.time) >= since:
                     yield line
             state = status_at(gang, ref, now, gang_timeout_s=self.gang_timeout_s).state

@@ -1,5 +1,9 @@
 """Another process that uses the same place: for tests of what several processes do at once."""
 
+import atexit
+import contextlib
+import functools
+import importlib
 import itertools
 import os
 import random
@@ -10,12 +14,14 @@ import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from types import FrameType
-from typing import Self, cast
+from typing import cast
+
+from attrs import evolve
 
 from gpufabric._frozen import frozen
 from gpufabric.backends.base import Backend
 
-__all__ = ["OtherProcess", "Outcome", "seeded_moments", "serve"]
+__all__ = ["OtherProcess", "Outcome", "seeded_moments", "serve", "shared_interpreter"]
 
 _SERVE = "import sys; from gpufabric.testing._other import serve; serve(int(sys.argv[1]))"
 
@@ -24,13 +30,15 @@ _SERVE = "import sys; from gpufabric.testing._other import serve; serve(int(sys.
 class Outcome:
     """How a call in another process ended: an answer, an error, or killed (neither).
 
-    `moments` counts the function calls and returns that Python made on the way.
+    `moments` counts the function calls and returns that Python made on the way; `loaded` are the
+    modules that were imported then.
     """
 
     answer: object = None
     error: BaseException | None = None
     killed: bool = False
     moments: int = 0
+    loaded: tuple[str, ...] = ()
 
     def get(self) -> object:
         """The answer; raises the error."""
@@ -43,19 +51,17 @@ class Outcome:
 
 @frozen(kw_only=True)
 class _Order:
+    factory: Callable[[], Backend]
     operation: str
     arguments: tuple[object, ...]
     copies: int = 1
     kill_at: int | None = None
 
 
-class OtherProcess:
-    """A fresh interpreter that makes its own backend by `factory` and calls it.
+class Interpreter:
+    """A fresh interpreter. Every call runs in a child of it, so that it can be killed."""
 
-    Every call runs in a child of that interpreter, so that it can be killed.
-    """
-
-    def __init__(self, factory: Callable[[], Backend]) -> None:
+    def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -63,34 +69,65 @@ class OtherProcess:
                 pass_fds=[theirs.fileno()],
             )
         self._pipe = Connection(ours.detach())
-        self._pipe.send(factory)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Ends it."""
         self._pipe.close()
         self._process.wait()
 
+    def ask(self, order: _Order) -> list[Outcome]:
+        """Has the order carried out there."""
+        self._pipe.send(order)
+        return cast("list[Outcome]", self._pipe.recv())
+
+
+@functools.cache
+def shared_interpreter() -> Interpreter:
+    """One for all tests: nothing that a call does stays in it."""
+    made = Interpreter()
+    atexit.register(made.close)
+    return made
+
+
+class OtherProcess:
+    """Calls the backend that `factory` makes, in other processes than this one."""
+
+    def __init__(self, factory: Callable[[], Backend], interpreter: Interpreter) -> None:
+        self._factory, self._interpreter = factory, interpreter
+
     def call(self, operation: str, *arguments: object) -> object:
         """Calls the backend there; gives the answer, or raises what it raised."""
-        return self._ask(_Order(operation=operation, arguments=arguments))[0].get()
+        return self._ask(operation, arguments)[0].get()
 
     def at_once(self, operation: str, *arguments: object, copies: int = 2) -> list[Outcome]:
         """Makes one call from several processes at the same time."""
-        return self._ask(_Order(operation=operation, arguments=arguments, copies=copies))
+        return self._ask(operation, arguments, copies=copies)
 
     def killed(self, operation: str, *arguments: object, at: int) -> Outcome:
         """Makes a call and sends SIGKILL to its process at its `at`-th moment."""
-        return self._ask(_Order(operation=operation, arguments=arguments, kill_at=at))[0]
+        return self._ask(operation, arguments, kill_at=at)[0]
 
     def moments(self, operation: str, *arguments: object) -> Outcome:
         """Makes a call and counts its moments."""
         return self.killed(operation, *arguments, at=sys.maxsize)
 
-    def _ask(self, order: _Order) -> list[Outcome]:
-        self._pipe.send(order)
-        return cast("list[Outcome]", self._pipe.recv())
+    def _ask(
+        self,
+        operation: str,
+        arguments: tuple[object, ...],
+        *,
+        copies: int = 1,
+        kill_at: int | None = None,
+    ) -> list[Outcome]:
+        return self._interpreter.ask(
+            _Order(
+                factory=self._factory,
+                operation=operation,
+                arguments=arguments,
+                copies=copies,
+                kill_at=kill_at,
+            )
+        )
 
 
 def seeded_moments(total: int, count: int, *, seed: int) -> list[int]:
@@ -101,18 +138,24 @@ def seeded_moments(total: int, count: int, *, seed: int) -> list[int]:
 
 
 def serve(handle: int) -> None:
-    """Answers orders that come over a socket until its other end is closed."""
+    """Answers orders that come over a socket until its other end is closed.
+
+    What a child imported the next ones find imported: else that would be most of their moments.
+    """
     pipe = Connection(handle)
-    factory = cast("Callable[[], Backend]", pipe.recv())
     while True:
         try:
             order = cast("_Order", pipe.recv())
         except EOFError:
             return
-        pipe.send(list(_outcomes(factory, order)))
+        outcomes = list(_outcomes(order))
+        pipe.send(outcomes)
+        for name in {name for outcome in outcomes for name in outcome.loaded}:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
 
-def _outcomes(factory: Callable[[], Backend], order: _Order) -> Iterator[Outcome]:
+def _outcomes(order: _Order) -> Iterator[Outcome]:
     gate_out, gate_in = os.pipe()
     children: list[tuple[int, Connection]] = []
     for _ in range(order.copies):
@@ -120,7 +163,7 @@ def _outcomes(factory: Callable[[], Backend], order: _Order) -> Iterator[Outcome
         pid = os.fork()
         if pid == 0:
             os.close(gate_in)
-            _child(factory, order, gate_out, Connection(theirs.detach()))
+            _child(order, gate_out, Connection(theirs.detach()))
         theirs.close()
         children.append((pid, Connection(ours.detach())))
     os.close(gate_out)
@@ -134,10 +177,11 @@ def _outcomes(factory: Callable[[], Backend], order: _Order) -> Iterator[Outcome
         os.waitpid(pid, 0)
 
 
-def _child(factory: Callable[[], Backend], order: _Order, gate: int, pipe: Connection) -> None:
+def _child(order: _Order, gate: int, pipe: Connection) -> None:
     """One call in a process of its own; never returns."""
+    before = set(sys.modules)
     try:
-        backend = factory()
+        backend = order.factory()
         os.read(gate, 1)
         moments = _Moments(order.kill_at)
         try:
@@ -146,9 +190,10 @@ def _child(factory: Callable[[], Backend], order: _Order, gate: int, pipe: Conne
                 if isinstance(answer, Iterator):
                     answer = list(cast("Iterator[object]", answer))
         except Exception as exc:  # noqa: BLE001  # it is sent to whom asked
-            pipe.send(Outcome(error=exc, moments=moments.count))
+            outcome = Outcome(error=exc, moments=moments.count)
         else:
-            pipe.send(Outcome(answer=answer, moments=moments.count))
+            outcome = Outcome(answer=answer, moments=moments.count)
+        pipe.send(evolve(outcome, loaded=tuple(sys.modules.keys() - before)))
         backend.close()
     finally:
         os._exit(0)

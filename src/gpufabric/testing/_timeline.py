@@ -1,5 +1,6 @@
 """What becomes of a simulated gang, as a pure function of its objects and its run."""
 
+import bisect
 import itertools
 import math
 import shlex
@@ -296,14 +297,30 @@ def _node_status(gang: Gang, attempt: AttemptHistory, node: NodeHistory, now: fl
     )
 
 
-def lines_of(gang: Gang, *, node_rank: int | None, until: float) -> Iterator[LogLine]:
-    """Gives the lines written by `until`, oldest first; at one time by rank."""
-    for attempt in history(gang):
-        nodes = [n for n in attempt.nodes if node_rank in {None, n.node_rank}]
-        for at, rank, (stream, data) in _merged(nodes):
-            if at > until:
-                return
-            yield LogLine(node_rank=rank, data=data, stream=stream, attempt=attempt.number, time=at)
+def lines_of(
+    gang: Gang, *, node_rank: int | None, until: float, after: int = 0
+) -> Iterator[LogLine]:
+    """Gives the lines written by `until`, oldest first; at one time by rank: all but `after`."""
+    for line in itertools.islice(_written(gang, node_rank), after, None):
+        if _time(line) > until:
+            return
+        yield line
+
+
+@lru_cache(maxsize=16)  # a follower asks again at every line
+def _written(gang: Gang, node_rank: int | None) -> tuple[LogLine, ...]:
+    """All lines that will have been written, as far as is known now."""
+    return tuple(
+        LogLine(node_rank=rank, data=data, stream=stream, attempt=attempt.number, time=at)
+        for attempt in history(gang)
+        for at, rank, (stream, data) in _merged(
+            [node for node in attempt.nodes if node_rank in {None, node.node_rank}]
+        )
+    )
+
+
+def _time(line: LogLine) -> float:
+    return cast("float", line.time)  # every line here has one
 
 
 def _merged(
@@ -326,7 +343,8 @@ def next_change(gang: Gang, now: float, *, with_lines: bool) -> float | None:
     times = (t for a in history(gang) for t in (a.up, a.end) if now < t < math.inf)
     first = min(times, default=None)
     if with_lines:
-        written = (line[0] for a in history(gang) for node in a.nodes for line in node.lines)
-        line = min((t for t in written if t > now), default=None)
-        first = line if first is None else first if line is None else min(first, line)
+        lines = _written(gang, None)
+        later = bisect.bisect_right(lines, now, key=_time)
+        if later < len(lines):
+            first = min(_time(lines[later]), math.inf if first is None else first)
     return first

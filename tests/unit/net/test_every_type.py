@@ -54,7 +54,7 @@ def test_every_type_keeps_best_or_says_why(name):
 def test_a_plan_of_each_cloud_survives_text():
     for name in CATALOG.clouds:
         backend = AssumedBackend(name)
-        for row in CATALOG.cloud(name).types()[:3]:
+        for row in CATALOG.cloud(name).types()[:1]:
             task = Task(run="x", num_nodes=2, resources=Resources(instance_type=row.name))
             best = backend.offers(task, backend.discover()).best
             if best is not None:

@@ -207,7 +207,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
         tracemalloc.stop()
         return most
 
-    assert peak(12_000) < 1.3 * peak(3_000)
+    assert peak(8_000) < 1.3 * peak(2_000)
 
 
 def cut_values(report: net.NetReport) -> dict[str, object]:
