@@ -65,6 +65,11 @@ def remove(  # noqa: PLR0913  # one job, by keyword
                 trouble = exc
                 found = again(lambda: find(api, namespace, name, jobsets=jobsets))
                 meta = found.owner["metadata"] if found is not None else {}
+        late = time.monotonic() > deadline
+        if found is not None and trouble is None and not late:
+            time.sleep(pause)  # the owner goes last, so that nothing else need be looked at yet
+            pause = min(pause * 1.5, 1.0)
+            continue
         left = again(lambda: list(_left(api, namespace, name, jobsets=jobsets, domains=domains)))
         if not left:
             return
@@ -76,7 +81,7 @@ def remove(  # noqa: PLR0913  # one job, by keyword
                 if one.path not in owners:  # one that has come since is found on the next turn
                     gone = partial(api.delete, one.path, one.uid, version=one.version)
                     again(partial(gone, policy="Background"))
-        if time.monotonic() > deadline:
+        if late:
             paths = [one.path for one in left]
             raise BackendError(
                 f"still there after {timeout_s:g} s: {', '.join(paths)}",
