@@ -58,13 +58,13 @@ def company_of(
     queue = queue_of(offer.resources, site)
     pod, queued = priority_of(priority, site, queue)
     group, group_queue = None, None
+    if scheduler == VOLCANO and offer.resources.capacity not in queues(site):
+        group_queue = offer.resources.capacity
     if several and scheduler == VOLCANO:
         version = apis.get(_VOLCANO_API)
         if version is None:
             raise SpecError("the site has no PodGroups of Volcano: discover again")
         group = f"{_VOLCANO_API}/{version}"
-        wished = offer.resources.capacity
-        group_queue = wished if wished not in queues(site) else None
     elif (
         several and scheduler is None and _SCHEDULING in apis
         and queue is None and "jobset" not in controllers(site)
@@ -150,6 +150,9 @@ def gang_items(gang: Gang, site: Site) -> Iterator[NetworkItem]:
     if gang.queue:
         why = "the namespace has this LocalQueue of Kueue, which lets the gang go in its turn"
         yield item("queue", gang.queue, why, "https://kueue.sigs.k8s.io/docs/concepts/local_queue/")
+    if gang.group_queue:
+        why = "a Queue of Volcano, which lets the pods go in its turn"
+        yield item("queue", gang.group_queue, why, "https://volcano.sh/en/docs/queue/")
     if gang.group:
         why = "this scheduler places all pods of the gang or none"
         yield item("scheduler", gang.group, why)

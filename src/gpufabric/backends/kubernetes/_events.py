@@ -15,7 +15,7 @@ from gpufabric.backends.kubernetes._status import seconds
 from gpufabric.errors import CredentialsError, TransientError
 from gpufabric.job import GANG, LogLine
 
-__all__ = ["Events", "events_path", "listed", "why_no_pods", "why_stopped"]
+__all__ = ["WOULD_FIT", "Events", "events_path", "listed", "why_no_pods", "why_stopped"]
 
 #: What every gang that goes well says, and what this library does itself.
 _ROUTINE = {
@@ -27,6 +27,11 @@ _ROUTINE = {
 _STOPS = {"Preempted", "Evicted", "TaintManagerEviction"}
 _AFTER_ALL = "Cancelling deletion"
 _HERE_ALREADY = "already present on machine"
+#: Volcano counts an event of its PodGroup up every second, also of one that is just placed; its
+#: pods' events tell the same once, and of a pod that would fit each node that it could go to.
+#: RecordJobStatusEvent, pkg/scheduler/cache/cache.go of volcano.sh/volcano, ed72c7c81
+_VOLCANO = "scheduling.volcano.sh/"
+WOULD_FIT = "minAvailable is satisfied"
 
 
 def events_path(namespace: str) -> str:
@@ -123,8 +128,11 @@ class Events:
 
 
 def _routine(event: Json) -> bool:
+    about: Mapping[str, object] = event.get("involvedObject") or {}
+    if str(about.get("apiVersion")).startswith(_VOLCANO):
+        return True
     if event.get("type") != "Normal":
-        return False
+        return str(event.get("message")).endswith(WOULD_FIT)
     reason = event.get("reason")
     return reason in _ROUTINE or (
         reason == "Pulled" and _HERE_ALREADY in str(event.get("message") or "")

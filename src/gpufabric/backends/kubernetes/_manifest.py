@@ -33,13 +33,16 @@ __all__ = [
     "NODES",
     "QUEUE_LABEL",
     "REPLICA",
+    "VOLCANO_QUEUE",
     "Gang",
     "owned",
     "owner",
 ]
 
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
-"""Annotation by which a pod names its PodGroup of Volcano:
+VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+"""Annotations by which a pod names its PodGroup of Volcano, and the queue of the one that Volcano
+makes for a pod that names none:
 https://pkg.go.dev/volcano.sh/apis@v1.14.0/pkg/apis/scheduling/v1beta1#pkg-constants"""
 
 
@@ -87,6 +90,8 @@ def _job_spec(gang: Gang) -> Json:
     annotations = {**(way.annotations if way else {}), **gang.nearness.annotations}
     if gang.group and gang.group.startswith("scheduling.volcano.sh/"):
         annotations[VOLCANO_GROUP] = gang.name
+    if gang.group_queue:
+        annotations[VOLCANO_QUEUE] = gang.group_queue
     if gang.undisturbed:
         annotations[UNDISTURBED] = "true"
     spec: Json = {

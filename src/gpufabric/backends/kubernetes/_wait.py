@@ -10,7 +10,9 @@ from collections.abc import Collection, Sequence
 
 from gpufabric._frozen import evolve, field, frozen
 from gpufabric.backends.kubernetes._api import Api, Json, error_of
+from gpufabric.backends.kubernetes._events import WOULD_FIT
 from gpufabric.backends.kubernetes._gangwatch import GangWatch
+from gpufabric.backends.kubernetes._manifest import VOLCANO_QUEUE
 from gpufabric.backends.kubernetes._objects import Found, workloads
 from gpufabric.backends.kubernetes._patience import Patience
 from gpufabric.backends.kubernetes._status import attempt_of, disruption_of, node_state
@@ -30,7 +32,7 @@ __all__ = ["LIMITS_S", "SCALING", "Limits", "Waiting", "Why", "refused_for_good"
 LIMITS_S = {
     "unschedulable": 20.0,  # no node has room, and nothing says that one will come
     "scaling up": 900.0,  # an autoscaler has said that it makes nodes
-    "queued": 300.0,  # Kueue has not admitted it
+    "queued": 300.0,  # Kueue has not admitted it, or Volcano's queue, where one is named
     "not created": 10.0,  # the cluster refuses to make the pods: quota, admission
     "image": 60.0,  # pulling fails
     "container": 30.0,  # the container cannot be made
@@ -63,6 +65,9 @@ _TROUBLE = re.compile(
     r"exceeded quota|violates PodSecurity|denied (the )?request|forbidden|is invalid"
 )
 _NOT_FOUND = re.compile(r'"([^"]+)" not found')
+# What Volcano tells a pod of a gang that its queue holds: no word of any node. FitError in
+# pkg/scheduler/api/job_info.go of volcano.sh/volcano, ed72c7c81
+_HELD, _NODES = "pod group is not ready", "Origin reason"
 
 
 @frozen(kw_only=True)
@@ -83,7 +88,7 @@ def why_waiting(pods: Sequence[Json], num_nodes: int) -> Why | None:
         if node.state is JobState.RUNNING or node.state.ended:
             started += 1
         elif node.state is JobState.PENDING:
-            waits.append(Why(kind="unschedulable", words=node.reason))
+            waits.append(_not_placed(pod, node.reason))
         else:
             waits.append(_not_started(pod, node.reason))
     if started >= num_nodes:
@@ -91,16 +96,36 @@ def why_waiting(pods: Sequence[Json], num_nodes: int) -> Why | None:
     if len(pods) < num_nodes:
         waits.append(Why(kind="not created", words=f"{len(pods)} of {num_nodes} pods exist"))
     # Of a gang that waits for pods which are refused, the scheduler may say nothing, or only that.
-    order = ["not created", "unschedulable", "image", "container", "starting"]
-    waits.sort(key=lambda why: (not why.final, order.index(why.kind), not why.words))
+    order = ["not created", "queued", "unschedulable", "image", "container", "starting"]
+    waits.sort(
+        key=lambda why: (
+            not why.final, order.index(why.kind), not why.words, why.words.endswith(WOULD_FIT)
+        )
+    )  # fmt: skip
     if not waits:
         return Why(kind="starting", words="pods start")
     return waits[0] if waits[0].words else evolve(waits[0], words=_unspoken(pods))
 
 
+def _queue_of(pod: Json) -> str:
+    """The queue of Volcano that was asked for."""
+    return str((pod["metadata"].get("annotations") or {}).get(VOLCANO_QUEUE) or "")
+
+
 def _unspoken(pods: Sequence[Json]) -> str:
     name = next((str(pod["spec"].get("schedulerName") or "") for pod in pods), "")
-    return f"the scheduler {name or 'default-scheduler'!r} has not spoken of the pods: does it run?"
+    queue = next(filter(None, map(_queue_of, pods)), "")
+    there = f" Is there a Queue {queue!r}?" if queue else ""  # of another it passes over in silence
+    name = name or "default-scheduler"
+    return f"the scheduler {name!r} has not spoken of the pods: does it run?{there}"
+
+
+def _not_placed(pod: Json, words: str) -> Why:
+    queue = _queue_of(pod)
+    if queue and words.startswith(_HELD) and _NODES not in words:
+        held = f"the Queue {queue!r} has no room, or is not open: {words}"
+        return Why(kind="queued", words=held)
+    return Why(kind="unschedulable", words=words)
 
 
 def _not_started(pod: Json, words: str) -> Why:

@@ -3,7 +3,7 @@
 import pytest
 from logserver import served
 
-from gpufabric.backends.kubernetes._events import why_no_pods, why_stopped
+from gpufabric.backends.kubernetes._events import Events, why_no_pods, why_stopped
 from gpufabric.backends.kubernetes._objects import Found
 
 MADE = {"name": "j", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
@@ -50,3 +50,18 @@ def test_of_a_pod_that_is_gone_it_is_told_who_stopped_it_last(tmp_path):
 def test_who_may_not_see_events_is_told_nothing_of_them(tmp_path, why):
     with served(tmp_path, events=403) as (api, _):
         assert not why(api, "ml", FOUND)
+
+
+def test_of_volcano_only_what_it_says_of_pods_that_do_not_fit_is_a_line():
+    # Seen with volcano.sh/volcano ed72c7c81: the group's own event comes every second while it
+    # waits, and also of a gang that is placed.
+    words = "pod group is not ready, 1 Pending, 2 minAvailable; Pending: 1 Unschedulable"
+    fits = "Pod ns/j-0-abcde can possibly be assigned to node-2, once minAvailable is satisfied"
+    group = event("Unschedulable", f"1/1 tasks in gang unschedulable: {words}", 1, kind="PodGroup")
+    group["involvedObject"]["apiVersion"] = "scheduling.volcano.sh/v1beta1"
+    pods = [
+        event("FailedScheduling", said, second, about=f"j-{rank}-abcde", kind="Pod")
+        for rank, said, second in ((0, fits, 2), (1, words, 3))
+    ]
+    lines = Events("j").lines([group, *pods])
+    assert [(x.node_rank, x.text) for x in lines] == [(1, f"FailedScheduling: {words}")]

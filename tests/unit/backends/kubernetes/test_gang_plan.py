@@ -150,8 +150,18 @@ def test_volcano_places_gangs_where_it_is_asked_for(plan, site_of, dressed, cont
     assert group["spec"] == {"minMember": 2, "queue": "blue", "priorityClassName": "p"}
     pod = template(made)
     name = group["metadata"]["name"]
-    assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == name
+    notes = pod["metadata"]["annotations"]
+    assert notes["scheduling.k8s.io/group-name"] == name
+    assert notes["scheduling.volcano.sh/queue-name"] == "blue"
     assert pod["spec"]["schedulerName"] == "volcano"
+
+
+def test_one_node_goes_through_the_queue_of_volcano_that_was_asked_for(plan, site_of, dressed):
+    site = site_of(dressed("eks-p5"), gang_apis=EVERY_API)
+    made = plan(asked(1, tier="standard", capacity="blue"), site, scheduler="volcano")
+    assert not bodies(made, "PodGroup")  # Volcano makes one for the pod
+    assert template(made)["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"] == "blue"
+    assert "blue" in str(made)
 
 
 def test_volcano_is_not_chosen_because_it_is_there_and_is_refused_where_it_is_not(

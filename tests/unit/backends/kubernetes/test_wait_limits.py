@@ -46,10 +46,19 @@ def test_a_reason_that_stays_is_waited_for_until_its_own_limit():
     assert [mine.passed("unschedulable", now) for now in (0.0, 20.0, 20.1)] == [None, None, 20.0]
 
 
-def pending(words=None, scheduler="volcano"):
+# What Volcano's scheduler wrote of gangs of two pods (volcano.sh/volcano ed72c7c81, of 2026-08-20,
+# as installed by default, on Kubernetes 1.36.3), of a gang of which its queue lets one pod go
+HELD = "pod group is not ready, 2 Pending, 2 minAvailable; Pending: 1 Schedulable, 1 Unschedulable"
+WOULD_FIT = (
+    "Pod ns/gang-n-0-0-99bl8 can possibly be assigned to node-2, once minAvailable is satisfied"
+)
+
+
+def pending(words=None, scheduler="volcano", queue=None):
     said = [{"type": "PodScheduled", "status": "False", "message": words}] if words else []
+    notes = {"scheduling.volcano.sh/queue-name": queue} if queue else {}
     return {
-        "metadata": {"name": "x"},
+        "metadata": {"name": "x", "annotations": notes},
         "spec": {"schedulerName": scheduler},
         "status": {"phase": "Pending", "conditions": said},
     }
@@ -63,6 +72,25 @@ def test_a_scheduler_that_says_nothing_is_named():
 
 def test_what_the_scheduler_says_of_one_pod_is_told_before_its_silence_on_another():
     assert why_waiting([pending(), pending("no room")], 2).words == "no room"
+
+
+def test_a_queue_that_a_silent_scheduler_may_not_have_is_asked_for():
+    why = why_waiting([pending(queue="blue"), pending(queue="blue")], 2)
+    assert why.kind == "unschedulable"
+    assert why.words.endswith("Is there a Queue 'blue'?")
+
+
+@pytest.mark.parametrize("pods", [(WOULD_FIT, HELD), (HELD, WOULD_FIT), (HELD, HELD)])
+@pytest.mark.parametrize(("queue", "kind"), [("blue", "queued"), (None, "unschedulable")])
+def test_what_volcano_holds_in_the_queue_that_was_asked_for_is_queued(pods, queue, kind):
+    why = why_waiting([pending(words, queue=queue) for words in pods], 2)
+    assert why.kind == kind
+    assert why.words.endswith(HELD)
+
+
+def test_what_volcano_finds_no_node_for_is_not_queued():
+    words = f"{HELD}. Origin reason is x: 0/2 nodes are unavailable: 2 Insufficient nvidia.com/gpu."
+    assert why_waiting([pending(words, queue="blue")] * 2, 2).kind == "unschedulable"
 
 
 @pytest.mark.parametrize("words", [None, "the group waits for 1 more pod"])
