@@ -57,6 +57,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "facts": {"gang_apis": {"scheduling.volcano.sh": "v1beta1"}},
         "given": {"scheduler": "volcano"},
     },
+    "serve": {
+        "facts": {"controllers": {"jobset": "v1alpha2", "lws": "v1"}},
+        "task": {"secrets": {"TOKEN": "x"}, "workdir": "/src", "ports": [80]},
+        "given": {"serve": True},
+    },
 }  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from .jobs import Jobs
 from .jobsets import JobSets
 from .kinds import Resource
 from .kueue import Kueue
+from .lws import TABLE as SETS
+from .lws import LeaderWorkerSets
 from .objects import FOREGROUND, ORPHAN, Objects
 from .quantities import amounts, told
 from .scheduler import Scheduler
@@ -27,6 +29,7 @@ class Controllers:
         self._scheduler = Scheduler(objects, events)
         self._jobs = Jobs(objects, events, self)
         self._jobsets = JobSets(objects, events, self)
+        self._sets = LeaderWorkerSets(objects, events, self)
         self._kueue = Kueue(objects, events)
         self._dirty: set[Place] = set()
         self._owners: defaultdict[str, set[Place]] = defaultdict(set)
@@ -123,6 +126,10 @@ class Controllers:
             self._jobs.look(entry)
         elif table == "jobsets.jobset.x-k8s.io":
             self._jobsets.look(entry)
+        elif table == SETS:
+            self._sets.look(entry)
+        elif table == "pods":
+            self._sets.look_at_leader(entry.obj)
         elif table == "namespaces":
             self._furnish(name)
         elif table == "customresourcedefinitions.apiextensions.k8s.io":

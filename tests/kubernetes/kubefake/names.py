@@ -28,7 +28,7 @@ exit 2
 _SLEEP = """\
 #!/bin/sh
 # The fake's names are never stale, so a node that starts again need not wait until they are not.
-if [ "$1" = {stale} ] && [ "${{GPUFABRIC_ATTEMPT:-0}}" -gt 0 ]; then exit 0; fi
+if [ "$1" = {stale} ] && [ "${{GPUFABRIC_ATTEMPT:-0}}$LWS_WORKER_INDEX" != 0 ]; then exit 0; fi
 exec {sleep} "$@"
 """
 

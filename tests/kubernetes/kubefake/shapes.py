@@ -1,4 +1,4 @@
-"""Shapes of kinds that Kubernetes' own description does not have: JobSet's and Kueue's.
+"""Shapes of kinds that Kubernetes' own description does not have: JobSet's, Kueue's and LWS'.
 
 Written by hand after their types: https://github.com/kubernetes-sigs/jobset (api/jobset/v1alpha2)
 and https://github.com/kubernetes-sigs/kueue (apis/kueue/v1beta2). A field that is missing here is
@@ -94,8 +94,20 @@ _WORKLOAD = one(
     podSets=many(_POD_SET), queueName=TEXT, priorityClassRef=ANY, priority=NUMBER, active=FLAG,
     maximumExecutionTimeSeconds=NUMBER,
 )  # fmt: skip
+# https://github.com/kubernetes-sigs/lws/blob/v0.7.0/api/leaderworkerset/v1/leaderworkerset_types.go
+_LWS = one(
+    "leaderWorkerTemplate", "startupPolicy",
+    replicas=NUMBER, startupPolicy=TEXT, rolloutStrategy=ANY,
+    networkConfig=one("subdomainPolicy", subdomainPolicy=TEXT),
+    leaderWorkerTemplate=one(
+        "workerTemplate", leaderTemplate=POD_TEMPLATE, workerTemplate=POD_TEMPLATE, size=NUMBER,
+        restartPolicy=TEXT, subGroupPolicy=ANY, volumeClaimTemplates=many(ANY),
+        persistentVolumeClaimRetentionPolicy=ANY,
+    ),
+)  # fmt: skip
 SHAPES: dict[str, Json] = {
     "JobSet": _kind(_JOBSET, ANY),
+    "LeaderWorkerSet": _kind(_LWS, ANY),
     "ResourceFlavor": _kind(
         one(nodeLabels=WORDS, nodeTaints=many(_TAINT), tolerations=many(_TOLERATION),
             topologyName=TEXT)

@@ -23,13 +23,15 @@ from gpufabric.task import PythonCall, Task
 __all__ = ["admitted", "privileges_of"]
 
 
-def admitted(found: Resolution, task: Task, site: Site, catalog: Catalog) -> Resolution:
+def admitted(
+    found: Resolution, task: Task, site: Site, catalog: Catalog, *, serve: bool = False
+) -> Resolution:
     """The offers that the namespace can let in, with what it will change or wait for."""
     offers: list[Offer] = []
     refused = list(found.rejections)
     for offer in found.offers:
         network, _ = network_of(offer, site, catalog, {})
-        faults, warnings = _judged(offer, task, site, network)
+        faults, warnings = _judged(offer, task, site, network, serve=serve)
         if faults:
             refused += [
                 Rejection(
@@ -45,7 +47,7 @@ def admitted(found: Resolution, task: Task, site: Site, catalog: Catalog) -> Res
 
 
 def _judged(
-    offer: Offer, task: Task, site: Site, network: NetworkPlan
+    offer: Offer, task: Task, site: Site, network: NetworkPlan, *, serve: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Why the namespace never admits it, and what it changes or waits for."""
     requests = _requests(offer, network)
@@ -57,7 +59,7 @@ def _judged(
     asked = Asked(
         num_nodes=offer.num_nodes,
         requests=requests,
-        objects=_objects(task, site, claims=len(claims)),
+        objects=_objects(task, site, claims=len(claims), serve=serve),
         devices=devices,
     )
     refused, told = quota_faults(site, asked)
@@ -102,14 +104,16 @@ def _requests(offer: Offer, network: NetworkPlan) -> Mapping[str, float]:
     return found | {name: quantity(amount) for name, amount in network.requests.items()}
 
 
-def _objects(task: Task, site: Site, *, claims: int) -> Mapping[str, int]:
+def _objects(task: Task, site: Site, *, claims: int, serve: bool) -> Mapping[str, int]:
     """The objects that a launch makes beside pods, by plural and group."""
-    jobset = "jobset" in controllers(site)
+    jobset, several = "jobset" in controllers(site), task.num_nodes > 1
     code = task.workdir is not None or task.files or isinstance(task.run, PythonCall)
+    owners = {"jobs.batch": 1, "jobsets.jobset.x-k8s.io": int(jobset), "services": int(several)}
+    if serve:  # its controller makes one StatefulSet for node 0, and one for the others
+        sets = {"statefulsets.apps": 1 + several, "controllerrevisions.apps": 2 + several}
+        owners = {"leaderworkersets.leaderworkerset.x-k8s.io": 1, "services": 1, **sets}
     return {
-        "jobs.batch": 1,
-        "jobsets.jobset.x-k8s.io": int(jobset),
-        "services": int(task.num_nodes > 1),
+        **owners,
         "secrets": int(bool(task.secrets or code)),
         "resourceclaimtemplates.resource.k8s.io": claims,
         "resourceclaims.resource.k8s.io": claims * task.num_nodes,

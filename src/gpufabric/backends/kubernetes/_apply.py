@@ -5,6 +5,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import base64
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import cast
@@ -32,6 +33,7 @@ from gpufabric.task import PythonCall, Task
 
 __all__ = ["Launch", "again", "leftovers", "remove"]
 
+_OWNERS = ("JobSet", "Job", "LeaderWorkerSet")
 _TURNS = 5
 _TURN_S = 0.2
 #: Linux takes no argument and no variable, with its name, of 128 KiB: MAX_ARG_STRLEN,
@@ -60,9 +62,11 @@ class Launch:
     @property
     def _owner_step(self) -> Step:
         for step in self.plan.steps:
-            if step.verb == "create" and step.kind in {"JobSet", "Job"}:
+            if step.verb == "create" and step.kind in _OWNERS:
                 return step
-        raise SpecError("this is no plan of the kubernetes backend: it makes no JobSet and no Job")
+        raise SpecError(
+            f"this is no plan of the kubernetes backend: it makes no {' and no '.join(_OWNERS)}"
+        )
 
     def run(self) -> None:
         """Makes the gang and gives when it is whole; on any failure nothing of it stays."""
@@ -93,6 +97,10 @@ class _Making:
     def name(self) -> str:
         return self.launch.name
 
+    @property
+    def serves(self) -> bool:
+        return self.step.kind == "LeaderWorkerSet"
+
     def run(self) -> None:
         made, uid = False, None
         try:
@@ -103,7 +111,7 @@ class _Making:
                 made = True  # from here on it may exist because of us, whatever the answer was
                 made, found = self._create_owner()
             uid = str(found.owner["metadata"]["uid"])
-            self._refuse_other_code(found)
+            self._refuse_another(found)
             if found.cancelled is None and not found.condition("Complete", "Completed", "Failed"):
                 self._complete(found, uid)
                 self._wait()
@@ -118,13 +126,14 @@ class _Making:
     def _wait(self) -> None:
         Waiting(
             api=self.api, namespace=self.namespace, name=self.name, jobsets=self.launch.jobsets,
-            gang_timeout_s=self.launch.plan.gang_timeout_s, patience=self.patience,
+            serves=self.serves, gang_timeout_s=self.launch.plan.gang_timeout_s,
+            patience=self.patience,
         ).until_whole()  # fmt: skip
 
     def _find(self) -> Found | None:
         jobsets = self.launch.jobsets
         return self.patience.again(
-            lambda: find(self.api, self.namespace, self.name, jobsets=jobsets)
+            lambda: find(self.api, self.namespace, self.name, jobsets=jobsets, sets=self.serves)
         )
 
     # ---- the owner
@@ -156,7 +165,13 @@ class _Making:
             backend=self.api.backend, operation="launch",
         )  # fmt: skip
 
-    def _refuse_other_code(self, found: Found) -> None:
+    def _refuse_another(self, found: Found) -> None:
+        if found.serves is not self.serves:
+            raise ConflictError(
+                f"{self.name} exists as a {found.kind}, and this launch makes a {self.step.kind}:"
+                " give one of the two backends another name, or launch with another `run`",
+                backend=self.api.backend, operation="launch",
+            )  # fmt: skip
         mine = self.code.name if self.code.parts else None
         notes = cast("Json", found.owner["metadata"].get("annotations") or {})
         if notes.get(CODE_LABEL) != mine:
@@ -173,7 +188,7 @@ class _Making:
         """Makes what is missing and lets the gang go, also of a launcher that died on the way."""
         steps = self.launch.plan.steps
         release = [step for step in steps if step.verb == "patch"]
-        if release and not found.owner["spec"].get("suspend"):
+        if release and not found.held:
             return  # it was let go, so all was there
         sharing = self._sharing(uid) if self.code.parts else None
         for step in steps:
@@ -240,7 +255,7 @@ class _Making:
     def _remove(self, uid: str | None) -> None:
         remove(
             self.api, self.namespace, self.name, jobsets=self.launch.jobsets,
-            domains=self._domains, patience=self.patience, uid=uid,
+            sets=self.serves, domains=self._domains, patience=self.patience, uid=uid,
         )  # fmt: skip
 
     def _undo(self, exc: BaseException, uid: str | None) -> None:
@@ -265,6 +280,7 @@ class _Making:
                 "name": self.code.name, "manifest": self.code.manifest,
                 "storage": storage(self.code.size), **(known or {}),
             },
+            "launched": {"seconds": str(int(time.time()))},
             "served": {key: _base64(value.encode()) for key, value in (known or {}).items()},
             "secret": {
                 name: _base64((secret.value or "").encode())

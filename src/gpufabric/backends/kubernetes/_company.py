@@ -50,8 +50,14 @@ def gang_apis_of(site: Site) -> Mapping[str, str]:
     return cast("Mapping[str, str]", site.facts.get("gang_apis") or {})
 
 
-def company_of(
-    offer: Offer, site: Site, network: NetworkPlan, *, scheduler: str | None, priority: str | None
+def company_of(  # noqa: PLR0913  # what is offered where, and the backend's wishes by keyword
+    offer: Offer,
+    site: Site,
+    network: NetworkPlan,
+    *,
+    scheduler: str | None,
+    priority: str | None,
+    serve: bool = False,
 ) -> _Company:
     """What stands beside the pods' owner, as fields of a `Gang`."""
     apis, several = gang_apis_of(site), offer.num_nodes > 1
@@ -67,7 +73,7 @@ def company_of(
         group = f"{_VOLCANO_API}/{version}"
     elif (
         several and scheduler is None and _SCHEDULING in apis
-        and queue is None and "jobset" not in controllers(site)
+        and queue is None and "jobset" not in controllers(site) and not serve
     ):  # fmt: skip
         group = f"{_SCHEDULING}/{apis[_SCHEDULING]}"
     domain = None
@@ -135,6 +141,10 @@ _OWNERS = {
         "JobSet is not installed; a node that fails ends the gang, and nothing starts it again",
         "https://kubernetes.io/docs/concepts/workloads/controllers/job/",
     ),
+    "LeaderWorkerSet": (
+        "serve: it starts all nodes again whenever one ends, for ever, until cancel or teardown",
+        "https://lws.sigs.k8s.io/docs/concepts/",
+    ),
 }
 
 
@@ -145,8 +155,7 @@ def gang_items(gang: Gang, site: Site) -> Iterator[NetworkItem]:
         source = Source(url=url) if url else None
         return NetworkItem(kind="gang", name=name, value=value, why=why, source=source)
 
-    kind = "JobSet" if gang.jobset else "Job"
-    yield item("controller", kind, *_OWNERS[kind])
+    yield item("controller", gang.kind, *_OWNERS[gang.kind])
     if gang.queue:
         why = "the namespace has this LocalQueue of Kueue, which lets the gang go in its turn"
         yield item("queue", gang.queue, why, "https://kueue.sigs.k8s.io/docs/concepts/local_queue/")
@@ -183,4 +192,6 @@ def _why_no_group(gang: Gang, site: Site) -> str:
             return f"the scheduler's own PodGroups are not used beside a queue; {rolled}"
         if gang.jobset:
             return f"JobSet's pods cannot name the scheduler's own PodGroup; {rolled}"
+        if gang.serve:
+            return f"the scheduler's own PodGroups are not used for what starts again; {rolled}"
     return rolled

@@ -10,6 +10,7 @@ from typing import cast
 from gpufabric.backends._pools import cloud_of
 from gpufabric.backends.base import CheckItem, Pool, Site
 from gpufabric.backends.kubernetes._reading import controllers, facts_of, queues
+from gpufabric.backends.kubernetes._serve import INSTALL
 from gpufabric.catalog.index import Catalog, CloudCatalog
 from gpufabric.catalog.rows import InstanceTypeRow, KubernetesRow
 from gpufabric.net.interconnect import FabricKind
@@ -36,9 +37,11 @@ _SHOWN = 5
 _OPTIONAL = ("optional", "only for", "for MPIJobs")
 
 
-def equipment(site: Site, catalog: Catalog) -> Iterator[CheckItem]:
+def equipment(site: Site, catalog: Catalog, *, serve: bool = False) -> Iterator[CheckItem]:
     """One item for each controller, for the namespace, and for each pool with accelerators."""
     yield from _controllers(site)
+    if serve:
+        yield _serving(site)
     yield _pod_security(site)
     for pool in site.pools:
         item = _pool(pool, site, catalog)
@@ -63,6 +66,13 @@ def _controllers(site: Site) -> Iterator[CheckItem]:
     else:
         told = "not installed: a gang that does not fit is rolled back, not queued"
     yield CheckItem(name="Kueue", ok=True, message=told)
+
+
+def _serving(site: Site) -> CheckItem:
+    version = controllers(site).get("lws")
+    lacks = f"not installed, and serve=True needs it: {INSTALL}"
+    told = f"installed, {version}" if version else lacks
+    return CheckItem(name="LeaderWorkerSet", ok=version is not None, message=told)
 
 
 def _pod_security(site: Site) -> CheckItem:

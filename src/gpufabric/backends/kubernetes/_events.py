@@ -11,17 +11,26 @@ from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._manifest import REPLICA
 from gpufabric.backends.kubernetes._objects import Found, rank_of
 from gpufabric.backends.kubernetes._podlog import said
+from gpufabric.backends.kubernetes._serve import told
 from gpufabric.backends.kubernetes._status import seconds
 from gpufabric.errors import CredentialsError, TransientError
 from gpufabric.job import GANG, LogLine
 
-__all__ = ["WOULD_FIT", "Events", "events_path", "listed", "why_no_pods", "why_stopped"]
+__all__ = [
+    "WOULD_FIT",
+    "Events",
+    "events_path",
+    "listed",
+    "why_no_pods",
+    "why_restarted",
+    "why_stopped",
+]
 
 #: What every gang that goes well says, and what this library does itself.
 _ROUTINE = {
-    "AllJobsCompleted", "Completed", "Created", "CreatedWorkload", "FinishedWorkload",
-    "ResumeJobs", "Resumed", "Scheduled", "Started", "SuccessfulCreate", "SuccessfulDelete",
-    "Suspended", "SuspendedJobs",
+    "AllGroupsReady", "AllJobsCompleted", "Completed", "Created", "CreatedWorkload",
+    "CreatingRevision", "FinishedWorkload", "GroupsProgressing", "ResumeJobs", "Resumed",
+    "Scheduled", "Started", "SuccessfulCreate", "SuccessfulDelete", "Suspended", "SuspendedJobs",
 }  # fmt: skip
 #: Of a pod that the cluster stops: the scheduler, the kubelet, the controller of lost nodes.
 _STOPS = {"Preempted", "Evicted", "TaintManagerEviction"}
@@ -49,8 +58,9 @@ def listed(api: Api, namespace: str) -> list[Json]:
 
 def why_no_pods(api: Api, namespace: str, found: Found) -> str:
     """What the one that should make a gang's pods said last; nothing where nobody may ask."""
-    maker = found.job or found.owner
-    query = {"fieldSelector": f"involvedObject.uid={maker['metadata']['uid']}"}
+    maker = (found.job or found.owner)["metadata"]
+    field = f"name={maker['name']}" if found.serves else f"uid={maker['uid']}"  # it has a maker too
+    query = {"fieldSelector": f"involvedObject.{field}"}
     try:
         events = list(api.items(events_path(namespace), query))
     except (CredentialsError, TransientError):
@@ -60,15 +70,25 @@ def why_no_pods(api: Api, namespace: str, found: Found) -> str:
     return "" if last is None else _words(last, _count(last))
 
 
+def why_restarted(api: Api, namespace: str, found: Found) -> str:
+    """How often what serves has started again; nothing where nobody may ask."""
+    meta = found.owner["metadata"]
+    query = {"fieldSelector": f"involvedObject.uid={meta['uid']}"}
+    try:
+        return told(str(meta["name"]), api.items(events_path(namespace), query))
+    except (CredentialsError, TransientError):
+        return ""
+
+
 def why_stopped(api: Api, namespace: str, found: Found) -> str:
     """What stopped a pod that is gone, by the events; nothing where nobody may ask."""
-    told = Events(str(found.owner["metadata"]["name"]))
-    told.know(found.owner, ())
+    known = Events(str(found.owner["metadata"]["name"]))
+    known.know(found.owner, ())
     try:
         events = [one for one in api.items(events_path(namespace)) if _stops(one)]
     except (CredentialsError, TransientError):
         return ""
-    lines = told.lines(events)
+    lines = known.lines(events)
     return f"node {lines[-1].node_rank}: {lines[-1].text}" if lines else ""
 
 
@@ -84,9 +104,12 @@ class Events:
         job = re.escape(name)
         self._name = name
         #: Job and JobSet name pods JOB-RANK-SUFFIX, JobSet its job NAME-REPLICATED-0,
-        #: and Kueue its workload KIND-NAME-SUFFIX.
-        self._pod = re.compile(rf"{job}(?:-{REPLICA}-0)?-(\d+)-[a-z0-9]{{5}}")
-        self._other = re.compile(rf"{job}(?:-{REPLICA}-0)?|(?:job|jobset)-{job}-[a-z0-9]{{5}}")
+        #: and Kueue its workload KIND-NAME-SUFFIX. LeaderWorkerSet names node 0, and what makes
+        #: the others, NAME-0, and those NAME-0-RANK.
+        self._pod = re.compile(
+            rf"{job}(?:-{REPLICA}-0)?-(?P<rank>\d+)-[a-z0-9]{{5}}|{job}-0(?:-(?P<worker>\d{{1,4}}))?"
+        )
+        self._other = re.compile(rf"{job}(?:-{REPLICA}-0|-0)?|(?:job|jobset)-{job}-[a-z0-9]{{5}}")
         self._told: set[tuple[str, int]] = set()
         self._since = 0.0
         self._ranks: dict[str, int] = {}
@@ -123,7 +146,9 @@ class Events:
         if about.get("kind") == "Pod":
             known = self._ranks.get(str(about.get("uid")))
             found = self._pod.fullmatch(name)
-            return known if known is not None or found is None else int(found[1])
+            if known is not None or found is None:
+                return known
+            return int(found["rank"] or found["worker"] or 0)
         return GANG if self._other.fullmatch(name) else None
 
 

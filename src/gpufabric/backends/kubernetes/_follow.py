@@ -69,6 +69,9 @@ class _Tail:
         pod = self._follower.pod(self.uid)
         if self._reading or self.done:
             return
+        if pod is None and self._follower.serves:  # the next pod of that rank has the same name
+            self._gone()
+            return
         self._final = pod is None or has_ended(pod)
         query = {"container": CONTAINER, "timestamps": "true"}
         restarts = self._restarts if pod is None else restarts_of(pod)
@@ -213,6 +216,7 @@ class Follower:
         ref: JobRef,
         *,
         jobsets: bool,
+        serves: bool = False,
         node_rank: int | None = None,
         since: float | None = None,
     ) -> None:
@@ -223,6 +227,7 @@ class Follower:
         self.api = api
         self.namespace = namespace
         self.since = since
+        self.serves = serves
         self.loop = Loop()
         self.out: list[LogLine] = []
         self.error: GpuFabricError | None = None
@@ -236,8 +241,9 @@ class Follower:
         self._looked = 0.0
         self._uid: str | None = None  # of the owner: another one of this name is another job
         self._gang = GangWatch(
-            self.loop, api, namespace, ref.name, jobsets=jobsets, changed=self._touch
-        )
+            self.loop, api, namespace, ref.name, jobsets=jobsets, serves=serves,
+            changed=self._touch,
+        )  # fmt: skip
         self._events = Watch(
             self.loop, api, events_path(namespace), changed=self._touch, keep=self._told.concerns
         )

@@ -64,7 +64,7 @@ class Gang:
 
     `group` is the API version of the PodGroup that a gang scheduler reads, `domain` that of the
     ComputeDomain that joins the nodes' NVLink; None without. `undisturbed` asks Karpenter to leave
-    the gang's nodes alone.
+    the gang's nodes alone. With `serve` a LeaderWorkerSet owns it, which starts it for ever.
     """
 
     name: str
@@ -88,6 +88,7 @@ class Gang:
     grace_s: int = 1
     restricted: bool = False
     jobset: str | None = None
+    serve: bool = False
     queue: str | None = None
     pod_patch: Mapping[str, object] = field(factory=dict[str, object])
     group: str | None = None
@@ -99,9 +100,15 @@ class Gang:
     queue_priority: str | None = None
 
     @property
-    def host(self) -> str:
-        """The pods' host name without the rank."""
-        return f"{self.name}-{REPLICA}-0" if self.jobset else self.name
+    def kind(self) -> str:
+        """Of the object that owns all others."""
+        return "LeaderWorkerSet" if self.serve else "JobSet" if self.jobset else "Job"
+
+    @property
+    def version(self) -> str:
+        """The API version of the owner."""
+        own = f"jobset.x-k8s.io/{self.jobset}" if self.jobset else "batch/v1"
+        return "leaderworkerset.x-k8s.io/v1" if self.serve else own
 
     @property
     def labels(self) -> dict[str, str]:
@@ -118,10 +125,9 @@ class Gang:
 
     def metadata(self, name: str | None = None) -> Json:
         """Of an object that the gang's owner owns; `uid` is put in while it is sent."""
-        kind = "JobSet" if self.jobset else "Job"
-        version = f"jobset.x-k8s.io/{self.jobset}" if self.jobset else "batch/v1"
         owner = {
-            "apiVersion": version, "kind": kind, "name": self.name, "uid": {"uid_of": kind},
+            "apiVersion": self.version, "kind": self.kind, "name": self.name,
+            "uid": {"uid_of": self.kind},
             "blockOwnerDeletion": False, "controller": False,
         }  # fmt: skip
         return {

@@ -8,7 +8,13 @@ from collections.abc import Callable, Sequence
 
 from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._manifest import JOB_LABEL, NODES
-from gpufabric.backends.kubernetes._objects import JOBSET_VERSION, Found, path_of, selector
+from gpufabric.backends.kubernetes._objects import (
+    JOBSET_VERSION,
+    LWS_VERSION,
+    Found,
+    path_of,
+    selector,
+)
 from gpufabric.backends.kubernetes._streams import Loop
 from gpufabric.backends.kubernetes._watch import Watch
 from gpufabric.errors import GpuFabricError
@@ -27,9 +33,10 @@ class GangWatch:
         name: str,
         *,
         jobsets: bool,
+        serves: bool = False,
         changed: Callable[[], None],
     ) -> None:
-        """Begins to watch."""
+        """Begins to watch. What `serves` is a LeaderWorkerSet and has no Job."""
         self._namespace = namespace
         self._name = name
 
@@ -37,9 +44,10 @@ class GangWatch:
             return Watch(loop, api, path_of(version, kind, namespace), query, changed=changed)
 
         mine = dict(selector(name))
-        self._owners = [watch("batch/v1", "Job", mine)]
-        if jobsets:
-            named = {"fieldSelector": f"metadata.name={name}"}
+        named = {"fieldSelector": f"metadata.name={name}"}
+        self._last = (LWS_VERSION, "LeaderWorkerSet") if serves else ("batch/v1", "Job")
+        self._owners = [watch(*self._last, named if serves else mine)]
+        if jobsets and not serves:
             self._owners.insert(0, watch(JOBSET_VERSION, "JobSet", named))
         self._pods = watch("v1", "Pod", mine)
 
@@ -78,6 +86,7 @@ class GangWatch:
 
     def found(self) -> Found | None:
         """The job's owner and its Job; None where there is none (any more)."""
+        version, kind = self._last
         jobs = self._owners[-1].objects.values()
         if len(self._owners) > 1:
             for owner in self._owners[0].objects.values():
@@ -88,8 +97,8 @@ class GangWatch:
                     return Found(kind="JobSet", path=path, owner=owner, job=job)
         for job in jobs:
             if self._ours(job):
-                path = path_of("batch/v1", "Job", self._namespace, self._name)
-                return Found(kind="Job", path=path, owner=job, job=job)
+                path = path_of(version, kind, self._namespace, self._name)
+                return Found(kind=kind, path=path, owner=job, job=job if kind == "Job" else None)
         return None
 
     def _ours(self, owner: Json) -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 
 from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._manifest import JOB_LABEL, NODES
-from gpufabric.backends.kubernetes._objects import JOBSET_VERSION, path_of
+from gpufabric.backends.kubernetes._objects import JOBSET_VERSION, LWS_VERSION, path_of
 from gpufabric.backends.kubernetes._patience import again
 from gpufabric.errors import CredentialsError
 
@@ -19,12 +19,16 @@ __all__ = ["jobs_everywhere", "jobs_in"]
 _log = logging.getLogger(__name__)
 
 
-def jobs_in(api: Api, namespace: str | None, *, jobsets: bool) -> set[tuple[str, str]]:
+def jobs_in(
+    api: Api, namespace: str | None, *, jobsets: bool, sets: bool = False
+) -> set[tuple[str, str]]:
     """Namespace and name of every job; None is the whole cluster in one request a kind."""
     kinds = [("batch/v1", "Job"), *([(JOBSET_VERSION, "JobSet")] if jobsets else [])]
+    listed = [again(partial(_labelled, api, path_of(*kind, namespace))) for kind in kinds]
+    listed += [_serving(api, namespace)] if sets else []
     found: set[tuple[str, str]] = set()
-    for version, kind in kinds:
-        for one in again(partial(_labelled, api, path_of(version, kind, namespace))):
+    for items in listed:
+        for one in items:
             meta = one["metadata"]
             if NODES in (meta.get("annotations") or {}):
                 found.add((str(meta["namespace"]), str(meta["name"])))
@@ -35,13 +39,24 @@ def _labelled(api: Api, path: str) -> list[Json]:
     return list(api.items(path, {"labelSelector": JOB_LABEL}, metadata_only=True))
 
 
-def jobs_everywhere(api: Api, own: str, *, jobsets: bool) -> set[tuple[str, str]]:
+def _serving(api: Api, namespace: str | None) -> list[Json]:
+    try:
+        return again(partial(_labelled, api, path_of(LWS_VERSION, "LeaderWorkerSet", namespace)))
+    except CredentialsError as exc:
+        where = f"of namespace {namespace}" if namespace else "of all namespaces"
+        _log.warning("%s: the jobs %s that serve may not be listed: %s", api.backend, where, exc)
+        return []
+
+
+def jobs_everywhere(
+    api: Api, own: str, *, jobsets: bool, sets: bool = False
+) -> set[tuple[str, str]]:
     """The jobs of every namespace whose jobs may be listed; what is left out is logged."""
     try:
-        return jobs_in(api, None, jobsets=jobsets)
+        return jobs_in(api, None, jobsets=jobsets, sets=sets)
     except CredentialsError as exc:
         refused = exc
-    found = jobs_in(api, own, jobsets=jobsets)
+    found = jobs_in(api, own, jobsets=jobsets, sets=sets)
     try:
         spaces = set(_namespaces(api)) - {own}
     except CredentialsError:
@@ -53,7 +68,7 @@ def jobs_everywhere(api: Api, own: str, *, jobsets: bool) -> set[tuple[str, str]
     closed: list[str] = []
     for space in sorted(spaces):
         try:
-            found |= jobs_in(api, space, jobsets=jobsets)
+            found |= jobs_in(api, space, jobsets=jobsets, sets=sets)
         except CredentialsError:
             closed.append(space)
     if closed:

@@ -1,4 +1,4 @@
-"""The objects of one gang beside its pods: Job or JobSet, Service, Secret, claims, groups."""
+"""The objects of one gang beside its pods: their owner, Service, Secret, claims, groups."""
 
 # The API server's objects are plain JSON, whose parts have no types of their own.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -24,6 +24,7 @@ from gpufabric.backends.kubernetes._gang import (
 )
 from gpufabric.backends.kubernetes._merge import merged
 from gpufabric.backends.kubernetes._pod import pod
+from gpufabric.backends.kubernetes._serve import serving_spec
 
 __all__ = [
     "ATTEMPT_LABEL",
@@ -47,7 +48,7 @@ https://pkg.go.dev/volcano.sh/apis@v1.14.0/pkg/apis/scheduling/v1beta1#pkg-const
 
 
 def owner(gang: Gang) -> Json:
-    """The JobSet or Job, suspended until everything else is there."""
+    """The JobSet, Job or LeaderWorkerSet, suspended until everything else is there."""
     meta: Json = {
         "name": gang.name, "namespace": gang.namespace, "labels": gang.labels,
         "annotations": {NODES: str(gang.num_nodes)},
@@ -58,26 +59,32 @@ def owner(gang: Gang) -> Json:
         meta["labels"][QUEUE_LABEL] = gang.queue
         if gang.queue_priority:
             meta["labels"][PRIORITY_LABEL] = gang.queue_priority
-    if not gang.jobset:
-        spec = {**_job_spec(gang), "suspend": True}
-        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+    specs = {"Job": _job, "JobSet": _jobset, "LeaderWorkerSet": _serving}
+    spec = specs[gang.kind](gang)
+    return {"apiVersion": gang.version, "kind": gang.kind, "metadata": meta, "spec": spec}
+
+
+def _job(gang: Gang) -> Json:
+    return {**_job_spec(gang), "suspend": True}
+
+
+def _jobset(gang: Gang) -> Json:
     replicated = {
         "name": REPLICA,
         "replicas": 1,
         "template": {"metadata": {"labels": gang.labels}, "spec": _job_spec(gang)},
     }
     return {
-        "apiVersion": f"jobset.x-k8s.io/{gang.jobset}",
-        "kind": "JobSet",
-        "metadata": meta,
-        "spec": {
-            "suspend": True,
-            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True,
-                        "subdomain": gang.name},
-            "failurePolicy": {"maxRestarts": gang.max_restarts},
-            "replicatedJobs": [replicated],
-        },
+        "suspend": True,
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True,
+                    "subdomain": gang.name},
+        "failurePolicy": {"maxRestarts": gang.max_restarts},
+        "replicatedJobs": [replicated],
     }  # fmt: skip
+
+
+def _serving(gang: Gang) -> Json:
+    return serving_spec(gang.num_nodes, _template(gang))
 
 
 def _job_spec(gang: Gang) -> Json:
@@ -86,6 +93,20 @@ def _job_spec(gang: Gang) -> Json:
     It has no podFailurePolicy: with one, a pod of a lost node would count as failed only when
     someone removes the node, and the others would run, and cost, until then.
     """
+    spec: Json = {
+        "completions": gang.num_nodes,
+        "parallelism": gang.num_nodes,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "template": _template(gang),
+    }
+    if gang.timeout_s is not None:
+        spec["activeDeadlineSeconds"] = gang.timeout_s
+    return spec
+
+
+def _template(gang: Gang) -> Json:
+    """What the pods are made from."""
     way = gang.way
     annotations = {**(way.annotations if way else {}), **gang.nearness.annotations}
     if gang.group and gang.group.startswith("scheduling.volcano.sh/"):
@@ -94,22 +115,9 @@ def _job_spec(gang: Gang) -> Json:
         annotations[VOLCANO_QUEUE] = gang.group_queue
     if gang.undisturbed:
         annotations[UNDISTURBED] = "true"
-    spec: Json = {
-        "completions": gang.num_nodes,
-        "parallelism": gang.num_nodes,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
-        "template": {
-            "metadata": {
-                "labels": {**gang.labels, **(way.labels if way else {})},
-                "annotations": annotations,
-            },
-            "spec": merged(pod(gang), gang.pod_patch) if gang.pod_patch else pod(gang),
-        },
-    }
-    if gang.timeout_s is not None:
-        spec["activeDeadlineSeconds"] = gang.timeout_s
-    return spec
+    labels = {**gang.labels, **(way.labels if way else {})}
+    spec = merged(pod(gang), gang.pod_patch) if gang.pod_patch else pod(gang)
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
 # ---- what the owner owns
@@ -123,7 +131,7 @@ def owned(gang: Gang) -> Iterator[Json]:
             "apiVersion": "v1", "kind": "Secret", "metadata": gang.metadata(), "type": "Opaque",
             "immutable": True, "data": data,
         }  # fmt: skip
-    if gang.num_nodes > 1 and not gang.jobset:
+    if gang.num_nodes > 1 and gang.kind == "Job":  # the other controllers make their own
         spec = {
             "clusterIP": "None", "publishNotReadyAddresses": True,
             "selector": {JOB_LABEL: gang.name},

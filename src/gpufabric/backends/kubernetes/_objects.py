@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from gpufabric._frozen import frozen
 from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._manifest import CANCELLED, JOB_LABEL, NODES
-from gpufabric.errors import NotFoundError
+from gpufabric.errors import CredentialsError, NotFoundError
 
 __all__ = [
     "JOBSET_VERSION",
+    "LWS_VERSION",
     "Found",
     "find",
     "path_of",
@@ -25,6 +26,7 @@ __all__ = [
 
 _PLURALS = {
     "JobSet": "jobsets",
+    "LeaderWorkerSet": "leaderworkersets",
     "Job": "jobs",
     "Secret": "secrets",
     "Service": "services",
@@ -35,6 +37,12 @@ _PLURALS = {
     "Workload": "workloads",
 }
 JOBSET_VERSION = "jobset.x-k8s.io/v1alpha2"
+LWS_VERSION = "leaderworkerset.x-k8s.io/v1"
+#: The labels that say which node a pod is: of an Indexed Job, and of a LeaderWorkerSet:
+#: https://github.com/kubernetes-sigs/lws/blob/v0.7.0/api/leaderworkerset/v1/leaderworkerset_types.go
+_RANKS = (
+    "batch.kubernetes.io/job-completion-index", "leaderworkerset.sigs.k8s.io/worker-index",
+)  # fmt: skip
 
 
 def path_of(api_version: str, kind: str, namespace: str | None, name: str = "") -> str:
@@ -47,7 +55,10 @@ def path_of(api_version: str, kind: str, namespace: str | None, name: str = "") 
 
 @frozen(kw_only=True)
 class Found:
-    """A job's owner (JobSet or Job) and its Job, None where that does not exist (yet)."""
+    """A job's owner (JobSet, Job or LeaderWorkerSet).
+
+    And its Job, None where that does not exist (yet): a LeaderWorkerSet has none.
+    """
 
     kind: str
     path: str
@@ -58,6 +69,17 @@ class Found:
     def num_nodes(self) -> int:
         """The size of the gang."""
         return int(self.owner["metadata"]["annotations"][NODES])
+
+    @property
+    def serves(self) -> bool:
+        """Whether it starts again for ever."""
+        return self.kind == "LeaderWorkerSet"
+
+    @property
+    def held(self) -> bool:
+        """Whether it has no pods until it is let go."""
+        spec = self.owner["spec"]
+        return not spec.get("replicas") if self.serves else bool(spec.get("suspend"))
 
     @property
     def cancelled(self) -> str | None:
@@ -74,11 +96,15 @@ class Found:
         return None
 
 
-def find(api: Api, namespace: str, name: str, *, jobsets: bool = True) -> Found | None:
-    """A job of ours by its name; None where there is none."""
-    for kind, version in (("JobSet", JOBSET_VERSION), ("Job", "batch/v1")):
-        if kind == "JobSet" and not jobsets:
-            continue
+def find(
+    api: Api, namespace: str, name: str, *, jobsets: bool = True, sets: bool = False
+) -> Found | None:
+    """A job of ours by its name; None where there is none.
+
+    With `sets` also one that serves; where those may not be read, there is none.
+    """
+    kinds = (("JobSet", JOBSET_VERSION),) if jobsets else ()
+    for kind, version in (*kinds, ("Job", "batch/v1")):
         path = path_of(version, kind, namespace, name)
         try:
             owner = api.get(path)
@@ -88,7 +114,18 @@ def find(api: Api, namespace: str, name: str, *, jobsets: bool = True) -> Found 
             continue
         job = owner if kind == "Job" else _only(api, namespace, name)
         return Found(kind=kind, path=path, owner=owner, job=job)
-    return None
+    return _serving(api, namespace, name) if sets else None
+
+
+def _serving(api: Api, namespace: str, name: str) -> Found | None:
+    path = path_of(LWS_VERSION, "LeaderWorkerSet", namespace, name)
+    try:
+        owner = api.get(path)
+    except (NotFoundError, CredentialsError):
+        return None
+    if not _ours(owner, name):
+        return None
+    return Found(kind="LeaderWorkerSet", path=path, owner=owner, job=None)
 
 
 def _ours(owner: Json, name: str) -> bool:
@@ -118,9 +155,9 @@ def pods_of(api: Api, namespace: str, name: str) -> list[Json]:
 def rank_of(pod: Json) -> int:
     """The node's rank."""
     meta = pod["metadata"]
-    label = (meta.get("labels") or {}).get("batch.kubernetes.io/job-completion-index")
-    note = (meta.get("annotations") or {}).get("batch.kubernetes.io/job-completion-index")
-    return int(label if label is not None else note or 0)
+    labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
+    known = [where[name] for where in (labels, notes) for name in _RANKS if name in where]
+    return int(known[0] if known else 0)
 
 
 def workloads(api: Api, namespace: str, found: Found) -> Iterator[Json]:

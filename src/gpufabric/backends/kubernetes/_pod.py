@@ -20,7 +20,7 @@ def pod(gang: Gang) -> Json:
     """A pod's spec: no more rights than the network needs."""
     way = gang.way
     spec: Json = {
-        "restartPolicy": "Never",
+        "restartPolicy": "Always" if gang.serve else "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": gang.grace_s,
@@ -28,7 +28,7 @@ def pod(gang: Gang) -> Json:
         "containers": [_container(gang)],
         "volumes": list(_volumes(gang)),
     }
-    if gang.num_nodes > 1 and not gang.jobset:
+    if gang.num_nodes > 1 and gang.kind == "Job":
         spec["subdomain"] = gang.name
     if gang.selector:
         spec["nodeSelector"] = dict(gang.selector)
@@ -114,7 +114,9 @@ def _env(gang: Gang) -> Iterator[Json]:
         yield {"name": name, "valueFrom": {"secretKeyRef": {"name": gang.name, "key": name}}}
     yield from _carry.env(gang)
     yield _field("GPUFABRIC_POD_IP", "status.podIP")
-    if gang.jobset:
+    if gang.serve and gang.num_nodes > 1:
+        yield {"name": "GPUFABRIC_LAUNCHED", "value": {"launched": "seconds"}}
+    if gang.kind == "JobSet":
         yield _field("GPUFABRIC_ATTEMPT", f"metadata.labels['{ATTEMPT_LABEL}']")
 
 

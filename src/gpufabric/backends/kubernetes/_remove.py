@@ -6,13 +6,19 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from gpufabric._frozen import frozen
 from gpufabric.backends.kubernetes._api import Api, Json
 from gpufabric.backends.kubernetes._carry import CODE_LABEL
-from gpufabric.backends.kubernetes._objects import JOBSET_VERSION, find, path_of, selector
+from gpufabric.backends.kubernetes._objects import (
+    JOBSET_VERSION,
+    LWS_VERSION,
+    find,
+    path_of,
+    selector,
+)
 from gpufabric.backends.kubernetes._patience import Patience
 from gpufabric.errors import (
     BackendError,
@@ -23,10 +29,11 @@ from gpufabric.errors import (
 
 __all__ = ["leftovers", "remove"]
 
-_JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+_SERVICE_OF = ("jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name")
+_SET = (LWS_VERSION, "LeaderWorkerSet")
 _GONE_S = 90.0
 _KINDS = (("batch/v1", "Job"), ("v1", "Pod"), ("v1", "Service"), ("v1", "Secret"))
-_OWNERS = ((JOBSET_VERSION, "JobSet"), ("batch/v1", "Job"))
+_OWNERS = ((JOBSET_VERSION, "JobSet"), ("batch/v1", "Job"), _SET)
 _SHARED = (("v1", "Secret"), ("v1", "Pod"))
 
 
@@ -36,6 +43,7 @@ def remove(  # noqa: PLR0913  # one job, by keyword
     name: str,
     *,
     jobsets: bool,
+    sets: bool = False,
     domains: str | None = None,
     timeout_s: float = _GONE_S,
     patience: Patience | None = None,
@@ -44,16 +52,20 @@ def remove(  # noqa: PLR0913  # one job, by keyword
     """Removes a job: its owner, and with it all that it owns. Gives when all is gone.
 
     With `uid` only the job whose owner has it: one of the same name that someone else has made
-    since stays. `domains` is the API version of ComputeDomains where the cluster has such: one
-    that is not gone yet holds its nodes, and the next gang on them would wait for it. Raises
-    `BackendError` with `.leftovers` for what is still there.
+    since stays. With `sets` one that serves is looked for too. `domains` is the API version of
+    ComputeDomains where the cluster has such: one that is not gone yet holds its nodes, and the
+    next gang on them would wait for it. Raises `BackendError` with `.leftovers` for what is still
+    there.
     """
     again = (patience or Patience()).again
     owners = [path_of(version, kind, namespace, name) for version, kind in _OWNERS]
+    look = partial(find, api, namespace, name, jobsets=jobsets)
+    look_around = partial(_all_left, api, namespace, name, jobsets=jobsets, domains=domains)
     deadline = time.monotonic() + timeout_s
     pause = 0.05
     while True:
-        found = again(lambda: find(api, namespace, name, jobsets=jobsets))
+        found = again(partial(look, sets=sets))
+        sets = sets and (found is None or found.serves)
         meta: Json = found.owner["metadata"] if found is not None else {}
         if uid is not None and meta.get("uid") not in {uid, None}:
             return
@@ -63,14 +75,14 @@ def remove(  # noqa: PLR0913  # one job, by keyword
                 again(partial(api.delete, found.path, str(meta["uid"]), policy="Foreground"))
             except TransientError as exc:  # it may have been done nevertheless
                 trouble = exc
-                found = again(lambda: find(api, namespace, name, jobsets=jobsets))
+                found = again(partial(look, sets=sets))
                 meta = found.owner["metadata"] if found is not None else {}
         late = time.monotonic() > deadline
         if found is not None and trouble is None and not late:
             time.sleep(pause)  # the owner goes last, so that nothing else need be looked at yet
             pause = min(pause * 1.5, 1.0)
             continue
-        left = again(lambda: list(_left(api, namespace, name, jobsets=jobsets, domains=domains)))
+        left = again(partial(look_around, sets=sets))
         if not left:
             return
         if trouble is not None and not meta.get("deletionTimestamp"):
@@ -91,9 +103,11 @@ def remove(  # noqa: PLR0913  # one job, by keyword
         pause = min(pause * 1.5, 1.0)
 
 
-def leftovers(api: Api, namespace: str, name: str, *, jobsets: bool) -> list[str]:
+def leftovers(
+    api: Api, namespace: str, name: str, *, jobsets: bool, sets: bool = False
+) -> list[str]:
     """The paths of all that exists of a job; of what it shares, what no other job uses."""
-    return [one.path for one in _left(api, namespace, name, jobsets=jobsets)]
+    return [one.path for one in _all_left(api, namespace, name, jobsets=jobsets, sets=sets)]
 
 
 @frozen(kw_only=True)
@@ -103,17 +117,30 @@ class _Left:
     version: str | None = None
 
 
+def _all_left(  # noqa: PLR0913  # one job, by keyword
+    api: Api,
+    namespace: str,
+    name: str,
+    *,
+    jobsets: bool,
+    sets: bool,
+    domains: str | None = None,
+) -> list[_Left]:
+    rare = [_SET] if sets else []
+    rare += [(domains, "ComputeDomain")] if domains is not None else []
+    return [*_left(api, namespace, name, jobsets=jobsets, rare=rare)]
+
+
 def _left(
-    api: Api, namespace: str, name: str, *, jobsets: bool, domains: str | None = None
+    api: Api, namespace: str, name: str, *, jobsets: bool, rare: Sequence[tuple[str, str]]
 ) -> Iterator[_Left]:
     kinds = [(JOBSET_VERSION, "JobSet"), *_KINDS] if jobsets else [*_KINDS]
     mine = selector(name)["labelSelector"]
     found = [(kind, one) for kind in kinds for one in _listed(api, *kind, namespace, mine)]
-    if domains is not None:
-        kind = (domains, "ComputeDomain")
+    for kind in rare:
         with contextlib.suppress(CredentialsError, NotFoundError):  # not this user's, none is
             found += [(kind, one) for one in _listed(api, *kind, namespace, mine)]
-    if jobsets:
+    if jobsets or _SET in rare:
         found += [(("v1", "Service"), one) for one in _names_of(api, namespace, name)]
     for (version, plural), one in found:
         meta = one["metadata"]
@@ -129,16 +156,17 @@ def _left(
 
 
 def _names_of(api: Api, namespace: str, name: str) -> list[Json]:
-    """The Service that JobSet makes for a JobSet, without any label.
+    """The Service that JobSet makes for a JobSet, or LeaderWorkerSet for one, without our label.
 
     https://github.com/kubernetes-sigs/jobset/blob/v0.11.0/pkg/controllers/jobset_controller.go#L703
+    https://github.com/kubernetes-sigs/lws/blob/v0.7.0/pkg/utils/controller/controller_utils.go
     """
     query = {"fieldSelector": f"metadata.name={name}"}
     return [
         one
         for one in api.items(path_of("v1", "Service", namespace), query)
         if one["metadata"]["name"] == name
-        and ((one.get("spec") or {}).get("selector") or {}).get(_JOBSET_NAME) == name
+        and name in map(((one.get("spec") or {}).get("selector") or {}).get, _SERVICE_OF)
     ]
 
 

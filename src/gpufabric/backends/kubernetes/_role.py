@@ -4,7 +4,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-__all__ = ["CLUSTER", "NAMED", "NEEDED", "WISHED", "role_main", "role_text", "without"]
+__all__ = [
+    "CLUSTER",
+    "NAMED",
+    "NEEDED",
+    "SERVING",
+    "SERVING_WISHED",
+    "WISHED",
+    "role_main",
+    "role_text",
+    "without",
+]
 
 #: API group, resource, verbs: without these no gang can run.
 NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -34,6 +44,15 @@ WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("scheduling.k8s.io", "podgroups", ("create", "delete", "list")),
     ("scheduling.k8s.io", "workloads", ("create", "delete", "list")),
     ("scheduling.volcano.sh", "podgroups", ("create", "delete", "list")),
+    # to find what serves, whoever made it
+    ("leaderworkerset.x-k8s.io", "leaderworkersets", ("get", "list")),
+)
+#: Of a backend whose tasks serve.
+SERVING: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("leaderworkerset.x-k8s.io", "leaderworkersets", ("create", "delete", "get", "list", "patch")),
+)
+SERVING_WISHED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("leaderworkerset.x-k8s.io", "leaderworkersets", ("watch",)),
 )
 #: Of the whole cluster; without these nodes cannot be seen, so no GPUs are offered.
 CLUSTER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -71,6 +90,7 @@ _LOST = {
     ("workloads", False): _QUEUED,
     ("podgroups", False): _WHOLE,
     ("resourceclaimtemplates", False): "networks that are given by device claims cannot be used",
+    ("leaderworkersets", False): "gangs that serve are not found",
     ("computedomains", False): "NVLink between nodes cannot be used",
     ("nodes", True): "no GPUs can be offered, only tasks without accelerators run",
     ("pods", True): "what other namespaces use of the nodes is not subtracted from what is free",
@@ -109,11 +129,12 @@ def _named_rules() -> list[str]:
     return lines
 
 
-def role_text(namespace: str, *, cluster: bool) -> str:
+def role_text(namespace: str, *, cluster: bool, serve: bool = False) -> str:
     """The smallest Role as YAML, with the ClusterRole that lets nodes be seen if asked for."""
     head = "apiVersion: rbac.authorization.k8s.io/v1"
     lines = [head, "kind: Role", "metadata:", "  name: gpufabric", f"  namespace: {namespace}"]
-    lines += ["rules:", *_rules((*NEEDED, *WISHED))]
+    more = (*SERVING, *SERVING_WISHED) if serve else ()
+    lines += ["rules:", *_rules((*NEEDED, *WISHED, *more))]
     if cluster:
         lines += ["---", head, "kind: ClusterRole", "metadata:", "  name: gpufabric-discover"]
         lines += ["rules:", *_rules(CLUSTER), *_named_rules()]
@@ -129,6 +150,9 @@ def role_main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--cluster", action="store_true", help="also the ClusterRole that lets nodes be seen"
     )
+    parser.add_argument(
+        "--serve", action="store_true", help="also what Kubernetes(serve=True) needs"
+    )
     args = parser.parse_args(argv)
-    sys.stdout.write(role_text(args.namespace, cluster=args.cluster))
+    sys.stdout.write(role_text(args.namespace, cluster=args.cluster, serve=args.serve))
     return 0

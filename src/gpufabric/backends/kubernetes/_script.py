@@ -204,6 +204,32 @@ _TRIES = 900
 _QUIET_S = 60  # a network that is being set up answers sooner; GPUs that wait longer cost more
 
 
+# The kubelet starts a container of a LeaderWorkerSet again in its pod, before the controller sees
+# that and removes all of the gang's pods: it would meet nobody, in a folder that was used. So it
+# does nothing, and says nothing into a log that is read as that of the first.
+_ENDED = """\
+if [ -e .gpufabric-began ]; then
+  sleep 300 & wait $!
+  exit 75
+fi
+: >.gpufabric-began
+ended() {
+  if [ "$1" != 143 ]; then
+    echo "gpufabric: this node has ended with exit code $1, and all nodes start again" >&2
+  fi
+}
+trap 'ended "$?"' EXIT"""
+_LAUNCHED_S = 10
+
+
+def _of_set(text: str, host: str) -> str:
+    """The names of a LeaderWorkerSet's pods. Nobody counts its restarts, so the time tells one."""
+    names = (f"{host}-$rank", f'{host}$([ "$rank" -eq 0 ] || echo "-$rank")')
+    now = "$(($(date +%s 2>/dev/null) - GPUFABRIC_LAUNCHED))"
+    again = ('[ "$GPUFABRIC_ATTEMPT" -gt 0 ]', f'[ "{now}" -gt {_LAUNCHED_S} ]')
+    return text.replace(*names).replace(*again) + "\nunset GPUFABRIC_LAUNCHED"
+
+
 def start_script(  # noqa: PLR0913  # the facts of one gang, by keyword
     *,
     host: str,
@@ -214,13 +240,15 @@ def start_script(  # noqa: PLR0913  # the facts of one gang, by keyword
     envs: Mapping[str, str],
     code: bool,
     secrets: Sequence[str] = (),
+    serves: bool = False,
 ) -> str:
     """The script of every node. `envs` and the named `secrets` are the user's, and win.
 
-    `host` is the pods' host name without the rank.
+    `host` is the pods' host name without the rank. Of what `serves`, a LeaderWorkerSet, it is that
+    of node 0, and the others have their rank behind it.
     """
     names = [*_GIVEN, *(name for name, _ in variables), *(envs if source is not None else ())]
-    lines = [*_begin(host, subdomain, num_nodes)]
+    lines = [*_begin(host, subdomain, num_nodes, serves=serves)]
     if code:
         lines += [_code_text(), "unset GPUFABRIC_CODE"]
     if source is not None:
@@ -232,17 +260,21 @@ def start_script(  # noqa: PLR0913  # the facts of one gang, by keyword
     return "\n".join([*lines, note, _RUN])
 
 
-def _begin(host: str, subdomain: str, num_nodes: int) -> Iterator[str]:
+def _begin(host: str, subdomain: str, num_nodes: int, *, serves: bool) -> Iterator[str]:
     """Which node this is, and where the others are."""
     yield "stopped="
     yield "trap 'exit 143' TERM INT"
     yield f"CODE={CODE}"
-    yield 'export GPUFABRIC_NODE_RANK="${JOB_COMPLETION_INDEX:-0}"'
+    index = "LWS_WORKER_INDEX" if serves else "JOB_COMPLETION_INDEX"
+    yield f'export GPUFABRIC_NODE_RANK="${{{index}:-0}}"'
     yield 'export GPUFABRIC_ATTEMPT="${GPUFABRIC_ATTEMPT:-0}"'
     yield f"export GPUFABRIC_NUM_NODES={num_nodes}"
     yield f"cd {WORK} || exit 66"
+    if serves:
+        yield _ENDED
     if num_nodes > 1:  # first, since the name of a node that has ended resolves no more
-        yield _together(host, subdomain)
+        text = _together(host, subdomain)
+        yield _of_set(text, host) if serves else text
     else:
         yield "ips=$GPUFABRIC_POD_IP"
     yield 'export GPUFABRIC_NODE_IPS="$ips"'

@@ -127,7 +127,7 @@ def node_state(pod: Json) -> NodeStatus:
         elif state is JobState.FAILED:
             reason = _why_failed(pod, ended)
     elif "running" in (_container(pod).get("state") or {}):
-        state, reason = JobState.RUNNING, disruption_of(pod)
+        state, reason = JobState.RUNNING, disruption_of(pod) or _why_again(pod)
     elif pod["spec"].get("nodeName"):
         state, reason = JobState.STARTING, _why_waiting(pod)
     else:
@@ -144,6 +144,12 @@ def node_state(pod: Json) -> NodeStatus:
         started_at=seconds((ended or running).get("startedAt")),
         ended_at=seconds(ended.get("finishedAt")) if ended else None,
     )
+
+
+def _why_again(pod: Json) -> str:
+    """How a container ended that was started again in its pod: one of a gang that serves."""
+    last = (_container(pod).get("lastState") or {}).get("terminated")
+    return f"{_exit(last)}, and all nodes start again" if last else ""
 
 
 def _with_the_gang(pod: Json, ended: Json | None) -> bool:
@@ -222,7 +228,7 @@ def job_status(
     attempt = max([attempt_of(pod) for pod in pods] + [attempt_of(found.job or found.owner)])
     by_rank = {rank_of(pod): pod for pod in pods if attempt_of(pod) == attempt}
     seen = {rank: node_state(pod) for rank, pod in by_rank.items()}
-    state, reason = _end(found)
+    state, reason = _end(found, pods)
     if state is None and _is_lost(found, by_rank.values(), now):
         state, reason = JobState.FAILED, ""
     if state is None:
@@ -256,7 +262,7 @@ def first_failed(nodes: Sequence[NodeStatus]) -> NodeStatus | None:
     return min(failed, key=lambda n: (n.ended_at or float("inf"), n.node_rank), default=None)
 
 
-def _end(found: Found) -> tuple[JobState | None, str]:
+def _end(found: Found, pods: Sequence[Json]) -> tuple[JobState | None, str]:
     if found.condition("Complete", "Completed"):
         return JobState.SUCCEEDED, ""
     failed = found.condition("Failed")
@@ -274,7 +280,8 @@ def _end(found: Found) -> tuple[JobState | None, str]:
         return (JobState.TIMED_OUT if late else JobState.FAILED), words
     if found.cancelled is not None:
         counted = (found.job or {}).get("status") or {}
-        if not (counted.get("active") or counted.get("terminating")):
+        left = pods if found.serves else counted.get("active") or counted.get("terminating")
+        if not left:
             return JobState.CANCELLED, f"cancelled at {found.cancelled}"
     return None, ""
 
@@ -314,7 +321,7 @@ def _running(found: Found, seen: Sequence[NodeStatus]) -> tuple[JobState, str]:
     waits = "; ".join(dict.fromkeys(node.reason for node in seen if node.reason))
     if any(node.state in _STARTED for node in seen):
         stops = [f"node {n.node_rank}: {n.reason}" for n in seen
-                 if n.state is JobState.RUNNING and n.reason]  # fmt: skip
+                 if n.reason and (found.serves or n.state is JobState.RUNNING)]  # fmt: skip
         return JobState.RUNNING, "; ".join(stops)
     failing = _condition(found.job, "FailureTarget") or _condition(found.job, "Failed")
     if failing is not None and not seen:  # its pods are gone, and its owner has not judged yet

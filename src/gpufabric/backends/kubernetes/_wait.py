@@ -174,7 +174,7 @@ class _Watched:
         self._changed = False
         self._gang = GangWatch(
             loop, waiting.api, waiting.namespace, waiting.name, jobsets=waiting.jobsets,
-            changed=self._note,
+            serves=waiting.serves, changed=self._note,
         )  # fmt: skip
 
     def _note(self) -> None:
@@ -232,6 +232,7 @@ class Waiting:
     namespace: str
     name: str
     jobsets: bool
+    serves: bool = False
     gang_timeout_s: float | None = None
     patience: Patience = field(factory=Patience)
 
@@ -279,7 +280,7 @@ class Waiting:
         """The reason with what events and Kueue say of it."""
         if why is None or why.kind not in {"unschedulable", "not created"}:
             return why
-        if found.owner["spec"].get("suspend") and not pods:
+        if found.held and not pods:
             return Why(kind="queued", words=self._queue_words(found) or "the queue holds it")
         if why.kind == "unschedulable":
             names = {str(pod["metadata"]["name"]) for pod in pods}
@@ -290,10 +291,12 @@ class Waiting:
             return why
         maker = found.job or found.owner  # without a Job it is the JobSet that cannot make it
         name = str(maker["metadata"]["name"])
-        owners = {name, str(found.owner["metadata"]["name"])}
-        for event in reversed(self._events("Job" if found.job else found.kind)):
+        names = {name, f"{name}-0"} if found.serves else {name}
+        owners = {*names, str(found.owner["metadata"]["name"])}
+        kind = "StatefulSet" if found.serves else "Job" if found.job else found.kind
+        for event in reversed(self._events(kind)):
             words = str(event.get("message") or "")
-            mine = (event.get("involvedObject") or {}).get("name") == name
+            mine = (event.get("involvedObject") or {}).get("name") in names
             if mine and event.get("reason") in _REFUSED:
                 final = refused_for_good(words, owners)
                 return Why(kind=why.kind, words=words, final=final)

@@ -16,7 +16,13 @@ from gpufabric.backends.base import Capability, CheckReport, Site, check_rank
 from gpufabric.backends.kubernetes import _logs
 from gpufabric.backends.kubernetes._api import Api, Json, contexts, in_cluster_namespace
 from gpufabric.backends.kubernetes._apply import Launch, again, remove
-from gpufabric.backends.kubernetes._events import Events, listed, why_no_pods, why_stopped
+from gpufabric.backends.kubernetes._events import (
+    Events,
+    listed,
+    why_no_pods,
+    why_restarted,
+    why_stopped,
+)
 from gpufabric.backends.kubernetes._follow import Follower
 from gpufabric.backends.kubernetes._given import place_of, refuse_namespace, taken_patch
 from gpufabric.backends.kubernetes._listing import jobs_everywhere, jobs_in
@@ -27,6 +33,7 @@ from gpufabric.backends.kubernetes._manifest import (
 )
 from gpufabric.backends.kubernetes._objects import (
     JOBSET_VERSION,
+    LWS_VERSION,
     Found,
     find,
     path_of,
@@ -36,6 +43,7 @@ from gpufabric.backends.kubernetes._objects import (
 )
 from gpufabric.backends.kubernetes._official import OfficialClient
 from gpufabric.backends.kubernetes._patience import Patience
+from gpufabric.backends.kubernetes._serve import HELD
 from gpufabric.backends.kubernetes._status import (
     failed_container,
     first_failed,
@@ -65,6 +73,7 @@ __all__ = ["Kubernetes"]
 
 _NAME = "kubernetes"
 _JOBSETS = JOBSET_VERSION.partition("/")[0]
+_SETS = LWS_VERSION.partition("/")[0]
 _TAIL = 20
 _GONE = "a pod of it was deleted or evicted, and is gone with its log"
 
@@ -77,13 +86,16 @@ class Kubernetes:
             which `in-cluster` asks for by name.
         namespace: the context's own by default.
         kubeconfig: a file; KUBECONFIG and ~/.kube/config by default.
-        name: what offers and errors say; `kubernetes`, or `kubernetes:<context>` with a context.
+        name: what offers and errors say; `kubernetes`, or `kubernetes:<context>` with a context,
+            and `:serve` behind it where tasks serve.
         settings: how the library behaves.
         pod_patch: a strategic merge patch of every pod's spec, applied last.
         image: what pods run where a task names none.
         scheduler: the pods' scheduler, the cluster's own by default; with `volcano` a gang has a
             PodGroup of Volcano, and `Resources(capacity=...)` may name a queue of it.
         priority: the PriorityClass of the pods, or Kueue's WorkloadPriorityClass of that name.
+        serve: tasks serve. A gang is a group of a LeaderWorkerSet, which starts all its nodes again
+            whenever one ends, for ever: it ends, and stops costing, by `cancel` or `teardown` only.
         client: an `ApiClient` of the `kubernetes` package, whose server, login and proxy are used
             instead of a kubeconfig's. `context` then is a name of your choice for that cluster.
         catalog: rows to judge nodes by; what ships by default.
@@ -114,6 +126,7 @@ class Kubernetes:
         image: str | None = None,
         scheduler: str | None = None,
         priority: str | None = None,
+        serve: bool = False,
         client: "ApiClient | None" = None,
         catalog: Catalog | None = None,
     ) -> None:
@@ -122,7 +135,9 @@ class Kubernetes:
             raise SpecError("a client has its own login: give kubeconfig or client, not both")
         refuse_namespace(namespace)
         self._settings = settings if settings is not None else Settings.load()
-        self._name = name or (f"{_NAME}:{context}" if context else _NAME)
+        known = ":".join((_NAME, *([context] if context else ()), *(["serve"] if serve else ())))
+        self._name = name or known
+        self._serve = serve
         self._context = context
         self._namespace = namespace
         self._kubeconfig = kubeconfig
@@ -186,13 +201,17 @@ class Kubernetes:
     def _has_jobsets(self) -> bool:
         return _JOBSETS in self._groups()
 
+    def _has_sets(self) -> bool:
+        return _SETS in self._groups()
+
     def _groups(self) -> Mapping[str, str]:
         """The API groups that are served, each with its preferred `group/version`.
 
         Asked again until JobSet is one of them: what is installed while this backend lives makes
         jobs that it has to find.
         """
-        if self._served is None or _JOBSETS not in self._served:
+        needed = {_JOBSETS, *((_SETS,) if self._serve else ())}
+        if self._served is None or not needed <= self._served.keys():
             groups = again(lambda: self._api.get("/apis")).get("groups") or ()
             self._served = {
                 str(one["name"]): str(one["preferredVersion"]["groupVersion"]) for one in groups
@@ -207,7 +226,9 @@ class Kubernetes:
 
     def check(self) -> CheckReport:
         """Whether gangs can run here: login, each permission, and what the cluster lacks."""
-        return check_cluster(self._api, self._name, self._where, self.discover, self._rows)
+        return check_cluster(
+            self._api, self._name, self._where, self.discover, self._rows, serve=self._serve
+        )
 
     def discover(self) -> Site:
         """Reads what the cluster has."""
@@ -222,7 +243,7 @@ class Kubernetes:
         """All ways to run a task on the pools of the cluster."""
         return make_offers(
             task, site, self._rows, image=self._image, patch=self._patch,
-            scheduler=self._scheduler, priority=self._priority,
+            scheduler=self._scheduler, priority=self._priority, serve=self._serve,
         )  # fmt: skip
 
     def plan(self, task: Task, offer: Offer, site: Site, *, run: str = "") -> LaunchPlan:
@@ -230,6 +251,7 @@ class Kubernetes:
         return make_plan(
             task, offer, site, self._rows, run=run, image=self._image, patch=self._patch,
             grace_s=self._settings.stop_grace_s, scheduler=self._scheduler, priority=self._priority,
+            serve=self._serve,
         )  # fmt: skip
 
     # ---- writing
@@ -258,7 +280,7 @@ class Kubernetes:
             now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             body: Json = {"metadata": {"annotations": {CANCELLED: now}}}
             if not queued:
-                body["spec"] = {"suspend": True}
+                body["spec"] = HELD if found.serves else {"suspend": True}
             again(lambda: self._api.merge(found.path, body))
         if queued:  # also again: one that died after the write above has stopped nothing
             for load in again(lambda: self._loads(ref, found)):
@@ -279,7 +301,7 @@ class Kubernetes:
         """Removes every object of the job. Of what is gone it succeeds."""
         _, namespace = self._at(ref)
         remove(
-            self._api, namespace, ref.name, jobsets=self._has_jobsets(),
+            self._api, namespace, ref.name, jobsets=self._has_jobsets(), sets=self._has_sets(),
             domains=self._groups().get("resource.nvidia.com"),
             patience=Patience(self._settings.retry_s),
         )  # fmt: skip
@@ -301,6 +323,9 @@ class Kubernetes:
             return evolve(status, tail=self._tail(namespace, status, pods))
         if status.state is JobState.PENDING and not status.reason and not pods:
             return evolve(status, reason=why_no_pods(self._api, namespace, found))
+        if found.serves and not status.state.ended:
+            words = why_restarted(self._api, namespace, found)
+            return evolve(status, reason="; ".join(filter(None, (status.reason, words))))
         return status
 
     def _tail(self, namespace: str, status: JobStatus, pods: list[Json]) -> tuple[str, ...]:
@@ -329,16 +354,17 @@ class Kubernetes:
         found = self._found(ref, "logs")
         if node_rank is not None:
             check_rank(node_rank, found.num_nodes)
-        return self._lines(ref, node_rank, follow=follow, since=since)
+        return self._lines(ref, found, node_rank, follow=follow, since=since)
 
     def _lines(
-        self, ref: JobRef, node_rank: int | None, *, follow: bool, since: float | None
-    ) -> Iterator[LogLine]:
+        self, ref: JobRef, found: Found, node_rank: int | None, *, follow: bool,
+        since: float | None,
+    ) -> Iterator[LogLine]:  # fmt: skip
         _, namespace = self._at(ref)
         if follow:
             lines = Follower(
-                self._api, namespace, ref, jobsets=self._has_jobsets(), node_rank=node_rank,
-                since=since,
+                self._api, namespace, ref, jobsets=self._has_jobsets(), serves=found.serves,
+                node_rank=node_rank, since=since,
             ).lines()  # fmt: skip
         else:
             lines = self._written(ref, namespace, node_rank, since)
@@ -378,7 +404,9 @@ class Kubernetes:
         """
         context, namespace = self._where()
         look = jobs_everywhere if all_namespaces else jobs_in
-        found = look(self._api, namespace, jobsets=self._has_jobsets())
+        found = look(
+            self._api, namespace, jobsets=self._has_jobsets(), sets=self._has_sets()
+        )  # fmt: skip
         return tuple(
             JobRef(backend=_NAME, place=f"{context}/{space}", name=name)
             for space, name in sorted(found)
@@ -401,8 +429,8 @@ class Kubernetes:
 
     def _look(self, ref: JobRef) -> Found | None:
         _, namespace = self._at(ref)
-        jobsets = self._has_jobsets()
-        return again(lambda: find(self._api, namespace, ref.name, jobsets=jobsets))
+        jobsets, sets = self._has_jobsets(), self._has_sets()
+        return again(lambda: find(self._api, namespace, ref.name, jobsets=jobsets, sets=sets))
 
     def _found(self, ref: JobRef, operation: str) -> Found:
         found = self._look(ref)

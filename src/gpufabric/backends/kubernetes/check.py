@@ -13,7 +13,14 @@ from gpufabric.backends.kubernetes._api import Api
 from gpufabric.backends.kubernetes._equipment import equipment, namespace_item
 from gpufabric.backends.kubernetes._login import Credential
 from gpufabric.backends.kubernetes._rights import Right, missing_in_cluster, missing_in_namespace
-from gpufabric.backends.kubernetes._role import CLUSTER, NEEDED, WISHED, without
+from gpufabric.backends.kubernetes._role import (
+    CLUSTER,
+    NEEDED,
+    SERVING,
+    SERVING_WISHED,
+    WISHED,
+    without,
+)
 from gpufabric.backends.kubernetes._target import Target
 from gpufabric.catalog.index import Catalog
 from gpufabric.errors import CredentialsError, GpuFabricError, NotFoundError
@@ -32,6 +39,7 @@ def check_cluster(  # noqa: PLR0913  # what is asked, and how it is read
     look: Callable[[], Site],
     catalog: Catalog,
     *,
+    serve: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> CheckReport:
     """Asks the server; never raises."""
@@ -41,8 +49,8 @@ def check_cluster(  # noqa: PLR0913  # what is asked, and how it is read
         ("login", lambda: _login(api, clock())),
         ("API server", lambda: _server(api)),
         ("namespace", lambda: _namespace(api, where()[1])),
-        ("permissions", lambda: _permissions(api, where()[1])),
-        ("nodes", lambda: _equipped(look(), catalog)),
+        ("permissions", lambda: _permissions(api, where()[1], serve=serve)),
+        ("nodes", lambda: _equipped(look(), catalog, serve=serve)),
     )
     for step, ask in steps:
         try:
@@ -134,10 +142,12 @@ def _served(api: Api, rights: Sequence[Right]) -> list[Right]:
     return [right for right in rights if not right[0] or right[:2] in known]
 
 
-def _permissions(api: Api, namespace: str) -> Iterator[CheckItem]:
-    every = set(_served(api, [*NEEDED, *WISHED, *CLUSTER]))
-    needed = [right for right in NEEDED if right in every]
-    wished = [right for right in WISHED if right in every]
+def _permissions(api: Api, namespace: str, *, serve: bool) -> Iterator[CheckItem]:
+    must_have = (*NEEDED, *SERVING) if serve else NEEDED
+    nice = (*WISHED, *SERVING_WISHED) if serve else WISHED
+    every = set(_served(api, [*must_have, *nice, *CLUSTER]))
+    needed = [right for right in must_have if right in every]
+    wished = [right for right in nice if right in every]
     inside = missing_in_namespace(api, namespace, [*needed, *wished])
     cluster = missing_in_cluster(api, [right for right in CLUSTER if right in every])
     must = {(group, resource, verb) for group, resource, verbs in needed for verb in verbs}
@@ -160,7 +170,7 @@ def _lacking(
     if fatal:
         told += (
             "; this prints the Role that would do: python -m gpufabric kubernetes-role --namespace"
-            f" {namespace}"
+            f" {namespace}{' --serve' if resource == 'leaderworkersets' else ''}"
         )
     else:
         told += f": {without(resource, verbs, cluster=namespace is None)}"
@@ -170,8 +180,8 @@ def _lacking(
 # ---- nodes and controllers
 
 
-def _equipped(site: Site, catalog: Catalog) -> Iterator[CheckItem]:
-    yield from equipment(site, catalog)
+def _equipped(site: Site, catalog: Catalog, *, serve: bool) -> Iterator[CheckItem]:
+    yield from equipment(site, catalog, serve=serve)
     for told in site.unseen:
         if "not allowed" not in told:  # those are among the rights
             yield CheckItem(name="not seen", ok=True, warn=True, message=told)

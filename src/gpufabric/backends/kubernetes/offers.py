@@ -21,6 +21,7 @@ from gpufabric.backends.kubernetes._reading import (
     queue_of,
     queues,
 )
+from gpufabric.backends.kubernetes._serve import serve_faults
 from gpufabric.backends.kubernetes._together import kept_together
 from gpufabric.catalog.index import Catalog
 from gpufabric.net.interconnect import FabricKind, Interconnect
@@ -44,6 +45,7 @@ def make_offers(  # noqa: PLR0913  # what the backend knows beside the three val
     patch: Mapping[str, object],
     scheduler: str | None = None,
     priority: str | None = None,
+    serve: bool = False,
 ) -> Resolution:
     """All ways to run a task on this cluster, and why not the others."""
     offers: list[Offer] = []
@@ -57,8 +59,9 @@ def make_offers(  # noqa: PLR0913  # what the backend knows beside the three val
         )
     for option in task.resources.alternatives():
         faults = [
-            *_faults(task, option, site, image, scheduler=scheduler),
+            *_faults(task, option, site, image, scheduler=scheduler, serve=serve),
             *company_faults(task, option, site, scheduler=scheduler, priority=priority),
+            *(serve_faults(task, option, site) if serve else ()),
         ]
         if faults:
             rejections += [Rejection(backend=site.backend, reason=text) for text in faults]
@@ -71,7 +74,7 @@ def make_offers(  # noqa: PLR0913  # what the backend knows beside the three val
         else:
             found = site_offers(one, evolve(site, pools=tuple(pools)), catalog)
             made = _with_ways(found, site, catalog, one)
-        made = admitted(made, one, site, catalog)
+        made = admitted(made, one, site, catalog, serve=serve)
         offers += made.offers
         rejections += made.rejections
     return Resolution(offers=tuple(offers), rejections=tuple(dict.fromkeys(rejections)))
@@ -85,12 +88,18 @@ def _is_gpu_type(option: Resources, pools: list[Pool]) -> bool:
     )
 
 
-def _faults(
-    task: Task, option: Resources, site: Site, image: str | None, *, scheduler: str | None
+def _faults(  # noqa: PLR0913  # what is asked, and the backend's wishes by keyword
+    task: Task,
+    option: Resources,
+    site: Site,
+    image: str | None,
+    *,
+    scheduler: str | None,
+    serve: bool,
 ) -> Iterator[str]:
     if option.image is None and image is None:
         yield "image: pods run an image; name one in Resources(image=...) or Kubernetes(image=...)"
-    if task.max_restarts and "jobset" not in controllers(site):
+    if task.max_restarts and "jobset" not in controllers(site) and not serve:
         yield "max_restarts: restarting a whole gang needs JobSet, which is not installed here"
     texts = [task.run] if isinstance(task.run, str) else []
     texts += list(task.run) if isinstance(task.run, tuple) else []

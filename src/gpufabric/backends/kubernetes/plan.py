@@ -24,6 +24,7 @@ from gpufabric.backends.kubernetes._reading import (
     queue_of,
 )
 from gpufabric.backends.kubernetes._script import CODE, FETCHED, RANK, start_script
+from gpufabric.backends.kubernetes._serve import FOR_EVER, RELEASED
 from gpufabric.backends.kubernetes._together import nearness_of
 from gpufabric.catalog.index import Catalog
 from gpufabric.catalog.rows import KubernetesRow, PlatformRow, Toleration
@@ -61,25 +62,29 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
     grace_s: float,
     scheduler: str | None = None,
     priority: str | None = None,
+    serve: bool = False,
 ) -> LaunchPlan:
     """Every object that `apply` will make, as data."""
     name = object_name(task, offer, run=run)
     network, platform = network_of(offer, site, catalog, task.envs)
     job = f"kubernetes://{site.facts['context']}/{site.facts['namespace']}/{name}"
-    variables = list(_variables(task, offer, job, name, jobset="jobset" in controllers(site)))
-    gang = _gang(task, offer, site, network, variables, name)
+    jobset = None if serve else controllers(site).get("jobset")
+    variables = list(
+        _variables(task, offer, job, name, jobset=jobset is not None, serve=serve)
+    )  # fmt: skip
+    gang = _gang(task, offer, site, network, variables, name, jobset=jobset, serve=serve)
     gang = evolve(
         gang,
         image=offer.resources.image or image or "",
         tolerations=tuple(_tolerations(network.way, facts_of(site, offer.pool), offer, platform)),
-        nearness=nearness_of(offer, site, catalog, network, firm=not task.max_restarts),
+        nearness=nearness_of(offer, site, catalog, network, firm=not (task.max_restarts or serve)),
         undisturbed=facts_of(site, offer.pool).get("disrupts") == "karpenter",
         grace_s=max(1, math.ceil(grace_s)),
         pod_patch=cast("Mapping[str, object]", thaw(patch)),
-        **company_of(offer, site, network, scheduler=scheduler, priority=priority),
+        **company_of(offer, site, network, scheduler=scheduler, priority=priority, serve=serve),
     )
     gang, words = within_writes(gang)
-    warnings = [*network.warnings, *words]
+    warnings = [*([FOR_EVER] if serve else ()), *network.warnings, *words]
     if gang.restricted:
         warnings.append("Pod Security 'restricted': the image runs as user 1000")
     if patch:
@@ -105,16 +110,18 @@ def _gang(  # noqa: PLR0913, PLR0917  # one caller
     network: NetworkPlan,
     variables: Sequence[EnvVar],
     name: str,
+    *,
+    jobset: str | None,
+    serve: bool,
 ) -> Gang:
     """The gang by task, pool and network; the backend's own wishes are put over it."""
-    jobset = controllers(site).get("jobset")
     pool = next(one for one in site.pools if one.name == offer.pool)
     own = [(v.name, v.value) for v in network.env if v.name not in task.envs]
     return Gang(
         name=name,
         namespace=str(site.facts["namespace"]),
         num_nodes=task.num_nodes,
-        script=_script(task, network, variables, name, jobset=bool(jobset)),
+        script=_script(task, network, variables, name, jobset=bool(jobset), serve=serve),
         command=(task.setup or "", *_command(task)),
         env=(*own, *task.envs.items()),
         secrets=tuple(task.secrets),
@@ -129,16 +136,23 @@ def _gang(  # noqa: PLR0913, PLR0917  # one caller
         max_restarts=task.max_restarts,
         restricted=site.facts.get("pod_security") == "restricted",
         jobset=jobset,
+        serve=serve,
         queue=queue_of(offer.resources, site),
     )
 
 
-def _script(
-    task: Task, network: NetworkPlan, variables: Sequence[EnvVar], name: str, *, jobset: bool
+def _script(  # noqa: PLR0913  # one caller
+    task: Task,
+    network: NetworkPlan,
+    variables: Sequence[EnvVar],
+    name: str,
+    *,
+    jobset: bool,
+    serve: bool,
 ) -> str:
     users = {*_EARLY, *task.envs, *task.secrets}
     return start_script(
-        host=f"{name}-n-0" if jobset else name,
+        host=f"{name}-n-0" if jobset else f"{name}-0" if serve else name,
         subdomain=name,
         num_nodes=task.num_nodes,
         variables=[(v.name, v.value) for v in variables if v.name not in users],
@@ -146,15 +160,15 @@ def _script(
         envs=task.envs,
         code=any(code_keys(task)),
         secrets=tuple(task.secrets),
+        serves=serve,
     )
 
 
 def _steps(task: Task, gang: Gang, bare: Sequence[dict[str, str]]) -> Iterator[Step]:
-    kind = "JobSet" if gang.jobset else "Job"
     if task.workdir is not None:
         yield Step(verb="pack", kind="workdir", name=task.workdir)
-    released = {"spec": {"suspend": False}}
-    yield Step(verb="create", kind=kind, name=gang.name, body=FrozenDict(owner(gang)))
+    released = {"spec": RELEASED if gang.serve else {"suspend": False}}
+    yield Step(verb="create", kind=gang.kind, name=gang.name, body=FrozenDict(owner(gang)))
     for one in owned(gang):
         made = str(one["metadata"]["name"])
         yield Step(verb="create", kind=str(one["kind"]), name=made, body=FrozenDict(one))
@@ -163,7 +177,7 @@ def _steps(task: Task, gang: Gang, bare: Sequence[dict[str, str]]) -> Iterator[S
         name = f"{CODE_NAME}, for code {size} packed"
         yield Step(verb=verb, kind=str(one["kind"]), name=name, body=FrozenDict(one))
     if gang.queue is None:  # else Kueue lets it go when its turn has come
-        yield Step(verb="patch", kind=kind, name=gang.name, body=FrozenDict(released))
+        yield Step(verb="patch", kind=gang.kind, name=gang.name, body=FrozenDict(released))
 
 
 def _helper_tolerations(site: Site) -> list[dict[str, str]]:
@@ -219,14 +233,22 @@ def _command(task: Task) -> tuple[str, ...]:
 _EARLY = ("GPUFABRIC_NODE_RANK", "GPUFABRIC_NUM_NODES", "GPUFABRIC_ATTEMPT", "GPUFABRIC_NODE_IPS")
 
 
-def _variables(task: Task, offer: Offer, job: str, name: str, *, jobset: bool) -> Iterator[EnvVar]:
+def _attempt(*, serve: bool) -> tuple[str, str]:
+    if serve:
+        return "0", "a LeaderWorkerSet does not count how often the gang starts again"
+    return "the JobSet's restarts", "how often the gang started again"
+
+
+def _variables(  # noqa: PLR0913  # one caller
+    task: Task, offer: Offer, job: str, name: str, *, jobset: bool, serve: bool
+) -> Iterator[EnvVar]:
     host = f"{name}-n-0-0" if jobset else f"{name}-0"
     master = f"{host}.{name}" if task.num_nodes > 1 else "127.0.0.1"
-    nodes = str(task.num_nodes)
+    nodes, index = str(task.num_nodes), "worker" if serve else "completion"
     rows: list[tuple[str, str, str, Source | None]] = [
         ("GPUFABRIC_JOB", job, "the name of the job", None),
-        ("GPUFABRIC_ATTEMPT", "the JobSet's restarts", "how often the gang started again", None),
-        ("GPUFABRIC_NODE_RANK", "the pod's completion index", "the index of the node", None),
+        ("GPUFABRIC_ATTEMPT", *_attempt(serve=serve), None),
+        ("GPUFABRIC_NODE_RANK", f"the pod's {index} index", "the index of the node", None),
         ("GPUFABRIC_NUM_NODES", nodes, "the size of the gang", None),
         ("GPUFABRIC_GPUS_PER_NODE", str(offer.gpus_per_node), "GPUs that each node has", None),
         ("GPUFABRIC_NODE_IPS", "the pods' addresses", "by rank, one a line", None),

@@ -11,7 +11,14 @@ from tlsstub import encoded, in_an_hour, jwt, printed
 
 from gpufabric.backends.kubernetes._equipment import PAGES, equipment, namespace_item
 from gpufabric.backends.kubernetes._objects import _PLURALS, path_of
-from gpufabric.backends.kubernetes._role import CLUSTER, NAMED, NEEDED, WISHED, role_text
+from gpufabric.backends.kubernetes._role import (
+    CLUSTER,
+    NAMED,
+    NEEDED,
+    SERVING,
+    WISHED,
+    role_text,
+)
 from gpufabric.backends.kubernetes.check import TESTED, check_cluster
 from gpufabric.errors import TransientError
 
@@ -418,7 +425,7 @@ def golden_kinds():
 
 
 def test_the_role_lets_every_object_of_the_golden_plans_be_made_and_removed():
-    given = {(g, r, verb) for g, r, verbs in (*NEEDED, *WISHED) for verb in verbs}
+    given = {(g, r, verb) for g, r, verbs in (*NEEDED, *WISHED, *SERVING) for verb in verbs}
     made = set(golden_kinds())
     assert made >= {("jobset.x-k8s.io", "jobsets"), ("resource.nvidia.com", "computedomains")}
     wanted = {(g, r, v) for g, r in made for v in ("create", "delete", "list")}
