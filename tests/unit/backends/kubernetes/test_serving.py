@@ -1,6 +1,7 @@
 """Tasks that serve: what is offered and planned, how a node starts, and what is told of it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -108,11 +109,13 @@ def node(tmp_path, shell):
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, text in (
-        ("getent", f'grep " $2\\$" {tmp_path}/hosts'),
+        ("getent", f'exec /bin/grep " $2\\$" {tmp_path}/hosts'),
         ("sleep", f'echo "$1" >>{tmp_path}/slept; case $1 in 3*) exec /bin/sleep "$1" ;; esac'),
     ):
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
+    for name in ("date", "mv"):  # no python3, with which nodes would meet
+        (tools / name).symlink_to(str(shutil.which(name)))
 
     def start(*words, num_nodes=2, launched=None, **env):
         hosts = [f"10.0.0.{n} gang-0{f'-{n}' if n else ''}.gang\n" for n in range(num_nodes)]
@@ -124,7 +127,7 @@ def node(tmp_path, shell):
         launched = str(int(time.time() if launched is None else launched))
         return subprocess.Popen(
             [*shell, "-c", text, "gpufabric", "", *words],
-            env={"PATH": f"{tools}:/usr/bin:/bin", "GPUFABRIC_POD_IP": "10.0.0.9",
+            env={"PATH": str(tools), "GPUFABRIC_POD_IP": "10.0.0.9",
                  "GPUFABRIC_LAUNCHED": launched, **env},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
