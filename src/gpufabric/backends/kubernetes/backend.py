@@ -322,7 +322,7 @@ class Kubernetes:
         if status.state is JobState.FAILED:
             return evolve(status, tail=self._tail(namespace, status, pods))
         if status.state is JobState.PENDING and not status.reason and not pods:
-            return evolve(status, reason=why_no_pods(self._api, namespace, found))
+            status = evolve(status, reason=why_no_pods(self._api, namespace, found))
         if found.serves and not status.state.ended:
             words = why_restarted(self._api, namespace, found)
             return evolve(status, reason="; ".join(filter(None, (status.reason, words))))
