@@ -118,12 +118,14 @@ def _code_text() -> str:
 # What is stopped is told once to the node's command; a shell that is process 1 would ignore it.
 _RUN = """\
 child=
-stop() { stopped=1; if [ -n "$child" ]; then kill -TERM "$child" 2>/dev/null; fi; }
+told=
+stop() { stopped=1; if [ -n "$child" ]; then told=1; kill -TERM "$child" 2>/dev/null; fi; }
 trap stop TERM INT
 run() {
   if [ -n "$stopped" ]; then exit 143; fi
   "$@" &
   child=$!
+  if [ -n "$stopped" ] && [ -z "$told" ]; then stop; fi
   while :; do
     wait "$child" 2>/dev/null
     code=$?
