@@ -209,8 +209,17 @@ class RunContract(ContractBase):
         ref = self.launch(backend, ENDLESS)
         self.until_up(backend, ref)
         seen: list[LogLine] = []
-        follower = threading.Thread(target=lambda: seen.extend(backend.logs(ref, follow=True)))
+        both = threading.Event()
+
+        def follow() -> None:
+            for line in backend.logs(ref, follow=True):
+                seen.append(line)
+                if all(printed(seen, rank) for rank in (0, 1)):
+                    both.set()
+
+        follower = threading.Thread(target=follow)
         follower.start()
+        assert both.wait(60)  # else nodes may be gone before it has come to them
         backend.cancel(ref)
         follower.join(60)
         assert not follower.is_alive()

@@ -98,8 +98,9 @@ class Container:
         process, log = self.process, self.log
         readers = [asyncio.ensure_future(_read(stream, log))
                    for stream in (process.stdout, process.stderr) if stream]  # fmt: skip
-        code = await process.wait()
+        await _exited(process)
         self.signal(signal.SIGKILL)  # what it started ends with it
+        code = await process.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
                 await asyncio.gather(*readers)
@@ -156,6 +157,21 @@ class Container:
             made["imageID"] = "fake://image"
             made["containerID"] = self._id
         return made
+
+
+async def _exited(process: asyncio.subprocess.Process) -> None:
+    """Waits for its own end: its `wait` would also wait for whatever holds its pipes open."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_reader(handle, over.set)
+    try:
+        await over.wait()
+    finally:
+        asyncio.get_running_loop().remove_reader(handle)
+        os.close(handle)
 
 
 async def _read(stream: asyncio.StreamReader, log: Log) -> None:

@@ -40,6 +40,7 @@ class Pod:
         self.reason = ""
         self.over = asyncio.Event()
         self._ending = asyncio.Event()
+        self._killed = False
         self._conditions: dict[str, Json] = {}
         self.folder.mkdir(parents=True)
         self.first = [Container(one, self.folder) for one in self.spec.get("initContainers") or ()]
@@ -154,6 +155,8 @@ class Pod:
             self.publish()
             if one.spec.get("readinessProbe"):
                 self.kubelet.spawn(self._probe(one))
+            if self._killed:  # while it was being started
+                one.signal(signal.SIGKILL)
             await one.wait()
         else:
             self.event(
@@ -248,6 +251,7 @@ class Pod:
 
     def kill(self) -> None:
         """Ends every process now."""
+        self._killed = True
         self._ending.set()
         for one in (*self.first, *self.main):
             one.signal(signal.SIGKILL)
