@@ -255,17 +255,17 @@ class Follower:
         try:
             while not self.loop.stopped:
                 for _ in self.loop.step():
-                    if self.out:
-                        out, self.out = self.out, []
-                        yield from out
+                    yield from self._taken()
                 now = time.monotonic()
                 if self.touched and now - self._looked >= _LOOK_S:
                     self._looked = now
                     self._look()
+                    yield from self._taken()
                     continue
                 if self.error is not None:
                     raise self.error
-                if self._over_since is not None and not self.out and self._all_read(now):
+                unseen = self.touched or self.out  # such as the last events
+                if self._over_since is not None and not unseen and self._all_read(now):
                     return
         finally:
             self.loop.close()
@@ -275,6 +275,10 @@ class Follower:
         return self._gang.pod(uid)
 
     # ---- inside
+
+    def _taken(self) -> list[LogLine]:
+        out, self.out = self.out, []
+        return out
 
     def _touch(self) -> None:
         self.touched = True
