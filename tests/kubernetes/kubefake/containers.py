@@ -138,7 +138,7 @@ class Container:
             self._groups.clear()
         elif self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(number)
+                os.kill(self.process.pid, number)  # `send_signal` may take the exit code away
 
     def waits(self, reason: str, message: str = "") -> None:
         """It has not started, and why."""
