@@ -45,8 +45,9 @@ $(VENV)/.dev: $(VENV)/.test pyproject.toml
 demo: $(VENV)/.run
 	@$(BIN)/python -m gpufabric demo
 
+# Almost half of a test is waiting, so there are more workers than cores.
 test: $(VENV)/.test
-	$(PYTEST) -q -n 2 -m "not slow and not root and not torch and not cluster" $(TESTS)
+	$(PYTEST) -q -n 4 -m "not slow and not root and not torch and not cluster" $(TESTS)
 	@echo "Kubernetes: against the in-process fake; make test-cluster runs the same on a real server"
 	@echo "left out: long attacks and many random examples (make test-hostile), root (make test-net), Go (make test-cluster), PyTorch (make test-torch), clouds' own data (make test-crosscheck)"
 
