@@ -9,6 +9,7 @@ GPUFABRIC_CODE the hash and the name of each part of the code. It writes nowhere
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from gpufabric.backends.kubernetes._meeting import MEET, PORT
 
@@ -110,6 +111,7 @@ for part in sys.argv[5::2]:
 _FETCH_S = 180  # a mounted Secret follows its object within about 90 s: a new pod's address too
 
 
+@cache
 def _code_text() -> str:
     text = _CODE.replace("@FETCH@", _FETCH).replace("@HASH@", _HASH).replace("@UNPACK@", _UNPACK)
     return text.replace("@FETCHED@", FETCHED).replace("@SECONDS@", str(_FETCH_S))
@@ -284,10 +286,14 @@ def _begin(host: str, subdomain: str, num_nodes: int, *, serves: bool) -> Iterat
 
 
 def _together(host: str, subdomain: str) -> str:
-    text = _RESOLVE
+    return _resolve_text().replace("@HOST@", host).replace("@SUBDOMAIN@", subdomain)
+
+
+@cache
+def _resolve_text() -> str:
+    text = _RESOLVE.replace("@MEET@", MEET)
     for word, value in (
-        ("HOST", host), ("SUBDOMAIN", subdomain), ("STALE", _STALE_S), ("TRIES", _TRIES),
-        ("QUIET", _QUIET_S), ("PORT", PORT), ("MEET", MEET),
+        ("STALE", _STALE_S), ("TRIES", _TRIES), ("QUIET", _QUIET_S), ("PORT", PORT),
     ):  # fmt: skip
         text = text.replace(f"@{word}@", str(value))
     return text
