@@ -117,15 +117,23 @@ def _code_text() -> str:
     return text.replace("@FETCHED@", FETCHED).replace("@SECONDS@", str(_FETCH_S))
 
 
-# What is stopped is told once to the node's command; a shell that is process 1 would ignore it.
+# What is stopped is told once to the node's command; a shell that is process 1 would ignore it. One
+# that has just been forked has the shell's own trap, and would lose what it is told then (dash).
 _RUN = """\
 child=
 told=
-stop() { stopped=1; if [ -n "$child" ]; then told=1; kill -TERM "$child" 2>/dev/null; fi; }
+stop() {
+  stopped=1
+  if [ -z "$child" ]; then return; fi
+  told=1
+  while [ ! -s @ON@ ] && kill -0 "$child" 2>/dev/null; do :; done
+  kill -TERM "$child" 2>/dev/null
+}
 trap stop TERM INT
 run() {
   if [ -n "$stopped" ]; then exit 143; fi
-  "$@" &
+  : >@ON@
+  { echo on >@ON@; exec "$@"; } &
   child=$!
   if [ -n "$stopped" ] && [ -z "$told" ]; then stop; fi
   while :; do
@@ -140,7 +148,7 @@ setup=$1
 shift
 if [ -n "$setup" ]; then run /bin/sh -c "$setup" || exit "$?"; fi
 run "$@"
-exit "$?\""""
+exit "$?\"""".replace("@ON@", f"{WORK}/.gpufabric-on")
 
 _GIVEN = (
     "GPUFABRIC_NODE_RANK", "GPUFABRIC_ATTEMPT", "GPUFABRIC_NUM_NODES", "GPUFABRIC_NODE_IPS",
@@ -218,7 +226,7 @@ if [ -e .gpufabric-began ]; then
 fi
 : >.gpufabric-began
 ended() {
-  if [ "$1" != 143 ]; then
+  if [ -z "$stopped" ]; then
     echo "gpufabric: this node has ended with exit code $1, and all nodes start again" >&2
   fi
 }
@@ -267,7 +275,7 @@ def start_script(  # noqa: PLR0913  # the facts of one gang, by keyword
 def _begin(host: str, subdomain: str, num_nodes: int, *, serves: bool) -> Iterator[str]:
     """Which node this is, and where the others are."""
     yield "stopped="
-    yield "trap 'exit 143' TERM INT"
+    yield "trap 'stopped=1; exit 143' TERM INT"
     yield f"CODE={CODE}"
     index = "LWS_WORKER_INDEX" if serves else "JOB_COMPLETION_INDEX"
     yield f'export GPUFABRIC_NODE_RANK="${{{index}:-0}}"'
