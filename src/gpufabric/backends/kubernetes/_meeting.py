@@ -71,8 +71,11 @@ def send(link, word):
     except OSError:
         pass  # it comes again
 def gather():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        pass  # as many as may be
     while True:
         server = socket.socket(socket.AF_INET6 if ":" in own else socket.AF_INET)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -147,14 +150,16 @@ def ask():
         try:
             with socket.create_connection((ips[0], port), min(5, quiet)) as link:
                 link.sendall(hello + str(rank).encode())
+                heard = True  # what is refused after this has gone on
                 words = link.makefile("rb")
                 while True:
                     word = words.readline(8)
                     if word == b"go\\n":
                         return
                     if word != b"wait\\n":
+                        heard = not word
                         raise OSError("another program answers" if word else "it hangs up")
-                    heard, until = True, now() + limit
+                    until = now() + limit
                     link.settimeout(30)
                     answered()
         except ConnectionRefusedError:
