@@ -18,7 +18,7 @@ from gpufabric.backends.kubernetes._role import (
     SERVING_WISHED,
     WISHED,
 )
-from gpufabric.errors import CapacityError, ConflictError, QuotaError
+from gpufabric.errors import CapacityError, CredentialsError, QuotaError
 from gpufabric.job import JobRef, JobState
 
 SMALL = {"cpus": 0.1}
@@ -100,7 +100,7 @@ def test_where_a_node_ends_all_start_again_as_they_were(serving, tmp_path, rank,
     wait_until("it is whole", lambda: whole(serving.status(ref)), timeout_s=60)
     status = serving.status(ref)
     assert (status.state, status.attempt) == (JobState.RUNNING, 0)
-    assert status.reason.startswith("started again once as far as events are kept, last at ")
+    assert status.reason.startswith("started again at least once, last at ")
     assert status.reason.endswith(f", when node {rank} ended")
     told = [x.text for x in serving.logs(ref) if x.stream == "event" and x.node_rank == -1]
     assert any(text.startswith("RecreateGroupOnPodRestart: ") for text in told), told
@@ -110,10 +110,8 @@ def test_where_a_node_ends_all_start_again_as_they_were(serving, tmp_path, rank,
 
 def test_a_crash_loop_is_told_and_can_be_torn_down(serving, backend):
     ref = serve(serving, "exit 7")
-    wait_until(
-        "it has started again", lambda: "started again 2 times" in backend.status(ref).reason,
-        timeout_s=60,
-    )  # fmt: skip
+    again = "started again at least 2 times"
+    wait_until(again, lambda: again in backend.status(ref).reason, timeout_s=60)
     assert not backend.status(ref).state.ended
     backend.teardown(ref)
     nothing_left(backend)
@@ -183,16 +181,30 @@ def test_pods_of_a_set_that_are_refused_are_told_and_nothing_stays(serving, clus
     nothing_left(serving)
 
 
-def test_a_job_of_that_name_is_not_joined(make, backend):
+def test_a_job_and_a_server_of_one_task_are_two_whatever_their_backends_are_called(make, backend):
     serving = make(serve=True, name=backend.name)
-    plain = plan_of(backend, "sleep 300", resources=SMALL)
-    ref = backend.apply(plain)
-    plan = plan_of(serving, "sleep 300", resources=SMALL)
-    assert plan.name == plain.name
-    with pytest.raises(ConflictError, match="exists as a JobSet"):
-        serving.apply(plan)
-    assert list(backend.jobs()) == [ref]
+    refs = [of.apply(plan_of(of, "sleep 300", resources=SMALL)) for of in (backend, serving)]
+    assert set(backend.jobs()) == set(refs)
+    assert len(set(refs)) == 2
+    serving.teardown(refs[0])
+    assert list(backend.jobs()) == [refs[1]]
+    assert whole(backend.status(refs[1]))
+    backend.teardown(refs[1])
+    nothing_left(backend)
+
+
+@pytest.mark.parametrize("serves", [True, False], ids=["server", "job"])
+def test_a_gang_let_go_after_its_cancel_is_stopped_by_the_next_cancel(make, backend, serves):
+    of = make(serve=serves)
+    ref = of.apply(plan_of(of, "sleep 300", resources=SMALL))
+    backend.cancel(ref)
+    found = backend._look(ref)
+    late = {"replicas": 1} if serves else {"suspend": False}
+    backend._api.merge(found.path, {"spec": late})  # of a launcher that had looked before
+    backend.cancel(ref)
+    assert attached(backend, ref).wait(timeout=60).state is JobState.CANCELLED
     backend.teardown(ref)
+    nothing_left(backend)
 
 
 @pytest.mark.cluster  # the fake's pods are processes of whoever runs the tests
@@ -230,9 +242,17 @@ def test_the_role_for_serving_is_enough_and_check_names_what_lacks(make, limited
 def test_who_may_not_see_sets_sees_the_rest_and_is_told(make, limited_user, serving, caplog):
     ref = serve(serving)
     rows = [row for row in (*NEEDED, *WISHED) if row[1] != "leaderworkersets"]
-    blind = make(kubeconfig=str(limited_user(*rules_of(*rows))))
+    blind_config = str(limited_user(*rules_of(*rows)))
+    blind = make(kubeconfig=blind_config)
     assert list(blind.jobs()) == []
     assert "that serve may not be listed" in caplog.text
-    assert blind.status(ref).state is JobState.GONE
+    before = uids(serving)
+    for call in (blind.status, blind.cancel, blind.teardown):
+        with pytest.raises(CredentialsError, match="leaderworkersets"):
+            call(ref)
+    assert uids(serving) == before, "what it may not see it does not touch"
+    with pytest.raises(CredentialsError, match="leaderworkersets"):
+        serve(make(serve=True, kubeconfig=blind_config))
     serving.teardown(ref)
+    assert blind.status(ref).state is JobState.GONE
     assert leftovers(serving._api, serving._where()[1], ref.name, jobsets=True, sets=True) == []

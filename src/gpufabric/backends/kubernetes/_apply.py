@@ -111,7 +111,7 @@ class _Making:
                 made = True  # from here on it may exist because of us, whatever the answer was
                 made, found = self._create_owner()
             uid = str(found.owner["metadata"]["uid"])
-            self._refuse_another(found)
+            self._refuse_other_code(found)
             if found.cancelled is None and not found.condition("Complete", "Completed", "Failed"):
                 self._complete(found, uid)
                 self._wait()
@@ -133,7 +133,7 @@ class _Making:
     def _find(self) -> Found | None:
         jobsets = self.launch.jobsets
         return self.patience.again(
-            lambda: find(self.api, self.namespace, self.name, jobsets=jobsets, sets=self.serves)
+            lambda: find(self.api, self.namespace, self.name, jobsets=jobsets, serves=self.serves)
         )
 
     # ---- the owner
@@ -165,13 +165,7 @@ class _Making:
             backend=self.api.backend, operation="launch",
         )  # fmt: skip
 
-    def _refuse_another(self, found: Found) -> None:
-        if found.serves is not self.serves:
-            raise ConflictError(
-                f"{self.name} exists as a {found.kind}, and this launch makes a {self.step.kind}:"
-                " give one of the two backends another name, or launch with another `run`",
-                backend=self.api.backend, operation="launch",
-            )  # fmt: skip
+    def _refuse_other_code(self, found: Found) -> None:
         mine = self.code.name if self.code.parts else None
         notes = cast("Json", found.owner["metadata"].get("annotations") or {})
         if notes.get(CODE_LABEL) != mine:

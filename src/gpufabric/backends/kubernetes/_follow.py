@@ -20,7 +20,7 @@ from gpufabric.backends.kubernetes._status import (
     job_status,
     restarts_of,
 )
-from gpufabric.backends.kubernetes._streams import Loop
+from gpufabric.backends.kubernetes._streams import Loop, Stream
 from gpufabric.backends.kubernetes._watch import Watch
 from gpufabric.errors import CredentialsError, GpuFabricError, NotFoundError, TransientError
 from gpufabric.job import JobRef, JobState, LogLine
@@ -86,7 +86,16 @@ class _Tail:
         self._log.again()
         self._reading = True
         self.heard = time.monotonic()
-        self._follower.loop.open(lambda: self._follower.api.open(self._path, query), self)
+        self._follower.loop.open(lambda: self._opened(query), self)
+
+    def _opened(self, query: dict[str, str]) -> Stream:
+        """The pod of what serves has the name of the one before it: its log is another."""
+        api, path = self._follower.api, self._path
+        if self._follower.serves:
+            pod = api.get(path.removesuffix("/log"))
+            if pod["metadata"]["uid"] != self.uid:
+                raise NotFoundError("replaced", backend=api.backend, operation=f"GET {path}")
+        return api.open(path, query)
 
     def began(self) -> None:
         """There is a log."""

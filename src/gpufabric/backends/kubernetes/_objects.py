@@ -38,6 +38,7 @@ _PLURALS = {
 }
 JOBSET_VERSION = "jobset.x-k8s.io/v1alpha2"
 LWS_VERSION = "leaderworkerset.x-k8s.io/v1"
+_OF_SET = "leaderworkerset.sigs.k8s.io/name"
 #: The labels that say which node a pod is: of an Indexed Job, and of a LeaderWorkerSet:
 #: https://github.com/kubernetes-sigs/lws/blob/v0.7.0/api/leaderworkerset/v1/leaderworkerset_types.go
 _RANKS = (
@@ -96,12 +97,19 @@ class Found:
         return None
 
 
-def find(
-    api: Api, namespace: str, name: str, *, jobsets: bool = True, sets: bool = False
+def find(  # noqa: PLR0913  # which job, and what is looked for by keyword
+    api: Api,
+    namespace: str,
+    name: str,
+    *,
+    jobsets: bool = True,
+    sets: bool = False,
+    serves: bool = False,
 ) -> Found | None:
     """A job of ours by its name; None where there is none.
 
-    With `sets` also one that serves; where those may not be read, there is none.
+    With `sets` also one that serves. Raises `CredentialsError` where those may not be read and one
+    of the name runs, or is about to be made (`serves`).
     """
     kinds = (("JobSet", JOBSET_VERSION),) if jobsets else ()
     for kind, version in (*kinds, ("Job", "batch/v1")):
@@ -114,14 +122,22 @@ def find(
             continue
         job = owner if kind == "Job" else _only(api, namespace, name)
         return Found(kind=kind, path=path, owner=owner, job=job)
-    return _serving(api, namespace, name) if sets else None
+    if not sets and not serves:
+        return None
+    try:
+        return _serving(api, namespace, name)
+    except CredentialsError:
+        pods = () if serves else pods_of(api, namespace, name)
+        if serves or any(_OF_SET in pod["metadata"]["labels"] for pod in pods):
+            raise
+        return None
 
 
 def _serving(api: Api, namespace: str, name: str) -> Found | None:
     path = path_of(LWS_VERSION, "LeaderWorkerSet", namespace, name)
     try:
         owner = api.get(path)
-    except (NotFoundError, CredentialsError):
+    except NotFoundError:
         return None
     if not _ours(owner, name):
         return None

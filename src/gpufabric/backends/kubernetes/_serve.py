@@ -83,5 +83,4 @@ def told(name: str, events: Iterable[Json]) -> str:
     pod = found[1] if found else ""
     node = f", when node {pod.removeprefix(f'{name}-0').strip('-') or 0} ended" if pod else ""
     at = f", last at {last['lastTimestamp']}" if last.get("lastTimestamp") else ""
-    many = "once" if times == 1 else f"{times} times"
-    return f"started again {many} as far as events are kept{at}{node}"
+    return f"started again at least {'once' if times == 1 else f'{times} times'}{at}{node}"

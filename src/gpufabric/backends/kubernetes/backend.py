@@ -207,8 +207,8 @@ class Kubernetes:
     def _groups(self) -> Mapping[str, str]:
         """The API groups that are served, each with its preferred `group/version`.
 
-        Asked again until JobSet is one of them: what is installed while this backend lives makes
-        jobs that it has to find.
+        Asked again until JobSet, and for what serves LeaderWorkerSet, is one of them: what is
+        installed while this backend lives makes jobs that it has to find.
         """
         needed = {_JOBSETS, *((_SETS,) if self._serve else ())}
         if self._served is None or not needed <= self._served.keys():
@@ -276,9 +276,10 @@ class Kubernetes:
         if found.condition("Complete", "Completed", "Failed"):
             return
         queued = QUEUE_LABEL in (found.owner["metadata"].get("labels") or {})
-        if found.cancelled is None:
+        # again where a launcher, which had not seen it, has let the gang go since
+        if found.cancelled is None or not (queued or found.held):
             now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            body: Json = {"metadata": {"annotations": {CANCELLED: now}}}
+            body: Json = {"metadata": {"annotations": {CANCELLED: found.cancelled or now}}}
             if not queued:
                 body["spec"] = HELD if found.serves else {"suspend": True}
             again(lambda: self._api.merge(found.path, body))

@@ -65,6 +65,8 @@ def make_plan(  # noqa: PLR0913  # what the backend knows beside the three value
     serve: bool = False,
 ) -> LaunchPlan:
     """Every object that `apply` will make, as data."""
+    if serve:  # so that a job of the same task has another name, and neither is taken for the other
+        run = f"{run}:serve"
     name = object_name(task, offer, run=run)
     network, platform = network_of(offer, site, catalog, task.envs)
     job = f"kubernetes://{site.facts['context']}/{site.facts['namespace']}/{name}"
