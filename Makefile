@@ -82,8 +82,8 @@ else
 	@$(ON_CLUSTER) && $(CLUSTER_TESTS) -m "not slow"
 endif
 
-# The heart of test-cluster, in minutes: what every backend keeps, gangs, live use, controllers, logins.
-CLUSTER_HEART = $(addprefix tests/kubernetes/,test_contract.py test_gangs.py test_live.py test_client.py test_server.py test_reading.py) \
+# The heart of test-cluster, in minutes: what every backend keeps, gangs, live use, what serves, controllers, logins.
+CLUSTER_HEART = $(addprefix tests/kubernetes/,test_contract.py test_gangs.py test_live.py test_client.py test_server.py test_reading.py test_serve.py) \
 	$(addprefix tests/cluster/,test_login.py test_jobs.py test_controllers.py test_live_faults.py)
 
 test-cluster-heart: $(VENV)/.test

