@@ -84,6 +84,8 @@ class TestKubernetesKeepsTheContract(BackendContract):
         self.until_up(backend, ref)
         lines = backend.logs(ref, follow=True)
         begun = [next(lines)]
+        while not all(printed(begun, rank) for rank in (0, 1)):
+            begun.append(next(lines))
         backend.cancel(ref)
         begun += lines
         assert [printed(begun, rank) for rank in (0, 1)] == [["up"], ["up"]]
