@@ -54,16 +54,25 @@ def backend(make):
 
 
 def plan_of(backend, run="echo hi", *, num_nodes=2, run_id="", without=(), **fields):
-    """The plan of the best offer; `without` some of the cluster's controllers."""
+    """The plan of the best offer; `without` some of the cluster's controllers.
+
+    A node whose kubelet a busy machine has held up for ten seconds is not ready, and is waited for.
+    """
     task = Task.from_dict({"run": run, "num_nodes": num_nodes, "name": "gang", **fields})
-    site = backend.discover()
-    facts = thaw(site.facts)
-    for controller in without:
-        facts["controllers"].pop(controller, None)
-    site = evolve(site, facts=freeze(facts))
-    resolution = backend.offers(task, site)
-    assert resolution.best is not None, str(resolution)
-    return backend.plan(task, resolution.best, site, run=run_id)
+    told = []
+
+    def planned():
+        site = backend.discover()
+        facts = thaw(site.facts)
+        for controller in without:
+            facts["controllers"].pop(controller, None)
+        site = evolve(site, facts=freeze(facts))
+        resolution = backend.offers(task, site)
+        told[:] = [str(resolution)]
+        best = resolution.best
+        return None if best is None else backend.plan(task, best, site, run=run_id)
+
+    return wait_until("there is an offer", planned, timeout_s=30, diagnose=lambda: told[0])
 
 
 def nothing_left(backend):

@@ -500,8 +500,12 @@ def test_a_pod_that_fits_nowhere_says_why(ask, cluster):
     told = wait_until("it is told", words, timeout_s=30)
     assert "nodes are available" in told
     assert "Insufficient cpu" in told
-    events = ask.good("GET", f"{ask.space}/events?fieldSelector=involvedObject.name%3Done")
-    assert "FailedScheduling" in [one["reason"] for one in events["items"]]
+
+    def reasons():
+        path = f"{ask.space}/events?fieldSelector=involvedObject.name%3Done"
+        return [one["reason"] for one in ask.good("GET", path)["items"]]
+
+    wait_until("its event is there", lambda: "FailedScheduling" in reasons(), timeout_s=30)
     assert ask("GET", f"{ask.space}/pods/one/log") == (204, {"text": ""})
     code, _, said = ask.refused("GET", f"{ask.space}/pods/one/exec?command=true&stdout=true")
     assert (code, said) == (400, "pod one does not have a host assigned")

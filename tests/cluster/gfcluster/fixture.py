@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from . import build, control, dress, faults, layout, lifecycle, users
+from . import build, control, dress, faults, layout, lifecycle, nodes, users
 from .api import Api
 from .shell import run, wait_until
 
@@ -106,6 +106,7 @@ def own_cluster(cluster: Cluster) -> Iterator[Cluster]:
     if not cluster.own:
         pytest.skip("needs the cluster of tests/cluster/cluster.py, to change its nodes")
     with _turn(fcntl.LOCK_EX):
+        nodes.wait_ready(cluster.api, lifecycle.running_nodes())
         yield cluster
         if lifecycle.status()["state"] != "up":
             faults.heal(lifecycle.running_nodes())
