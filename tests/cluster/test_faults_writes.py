@@ -15,7 +15,8 @@ from gpufabric.config import Settings
 from gpufabric.errors import BackendError, ConflictError, TransientError
 from gpufabric.job import JobRef, JobState
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+# What keeps being refused is given up after 90 s (`_GONE_S` of teardown), also by a launch.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 SHAPES = {"jobset": (), "indexed-job": ("jobset",)}
 # The owner, the Secret, the release; without JobSet also the Service and the scheduler's PodGroup.
