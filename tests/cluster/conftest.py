@@ -7,9 +7,9 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "kubernetes")]
 
 from gfcluster.fixture import cluster, limited_user, namespace, own_cluster  # noqa: E402  # after the path
-from given import backend, make  # noqa: E402  # after the path
+from given import backend, make, proxy  # noqa: E402  # after the path
 
-__all__ = ["backend", "cluster", "limited_user", "make", "namespace", "own_cluster"]
+__all__ = ["backend", "cluster", "limited_user", "make", "namespace", "own_cluster", "proxy"]
 
 
 def pytest_collection_modifyitems(items):

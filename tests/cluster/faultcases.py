@@ -16,6 +16,13 @@ _FOLLOW_S = 30.0
 _kinds = {}  # by server: what it has cannot change while tests run
 
 
+def impatient(make, kubeconfig, **fields):
+    """A backend that gives up soon: a request after a second, a failing server after two."""
+    backend = make(retry_s=2.0, kubeconfig=str(kubeconfig), **fields)
+    backend._api._timeout_s = 1.0
+    return backend
+
+
 def _kinds_of(api):
     """Path and plural of every namespaced kind, by what the server itself says it has."""
     server = api._server

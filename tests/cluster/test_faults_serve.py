@@ -3,36 +3,23 @@
 import multiprocessing
 
 import pytest
-from faultcases import assert_nothing_left, launch, objects_in
-from faultproxy import CUT, DONE_HANGS, FAULTS, HANGS, LOST, FaultProxy
+from faultcases import assert_nothing_left, impatient, launch, objects_in
+from faultproxy import CUT, DONE_HANGS, FAULTS, HANGS, LOST
 from gfcluster.shell import wait_until
 from given import plan_of
 
-from gpufabric.config import Settings
 from gpufabric.errors import ConflictError, TransientError
 from gpufabric.job import JobRef, JobState
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 WRITES = 3  # the set, the Secret, the release
-_SETTINGS = Settings(stop_grace_s=1.0, retry_s=2.0, trust_env=False)
-
-
-@pytest.fixture
-def proxy(cluster):
-    with FaultProxy.before(cluster.kubeconfig) as server:
-        yield server
 
 
 @pytest.fixture
 def proxied(make, proxy, tmp_path):
     """A backend whose tasks serve, whose requests go through the proxy, and give up soon."""
-    backend = make(
-        kubeconfig=str(proxy.kubeconfig(tmp_path, context="gpufabric-test")), settings=_SETTINGS,
-        serve=True,
-    )  # fmt: skip
-    backend._api._timeout_s = 1.0
-    return backend
+    return impatient(make, proxy.kubeconfig(tmp_path, context="gpufabric-test"), serve=True)
 
 
 def _plan(backend):

@@ -7,11 +7,10 @@ import itertools
 
 import pytest
 from attrs import evolve
-from faultcases import assert_nothing_left, ended, objects_in
-from faultproxy import CONFLICT, CUT, DONE_HANGS, FAULTS, HANGS, LOST, UNAVAILABLE, FaultProxy
+from faultcases import assert_nothing_left, ended, impatient, objects_in
+from faultproxy import CONFLICT, CUT, DONE_HANGS, FAULTS, HANGS, LOST, UNAVAILABLE
 from given import plan_of
 
-from gpufabric.config import Settings
 from gpufabric.errors import BackendError, ConflictError, TransientError
 from gpufabric.job import JobRef, JobState
 
@@ -21,22 +20,12 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 SHAPES = {"jobset": (), "indexed-job": ("jobset",)}
 # The owner, the Secret, the release; without JobSet also the Service and the scheduler's PodGroup.
 WRITES = {"jobset": 3, "indexed-job": 5}
-_TIMEOUT_S = 1.0
-_SETTINGS = Settings(stop_grace_s=1.0, retry_s=2.0, trust_env=False)
-
-
-@pytest.fixture
-def proxy(cluster):
-    with FaultProxy.before(cluster.kubeconfig) as server:
-        yield server
 
 
 @pytest.fixture
 def proxied(make, proxy, tmp_path):
     """A backend whose requests go through the proxy, and give up soon."""
-    backend = make(kubeconfig=str(proxy.kubeconfig(tmp_path)), settings=_SETTINGS)
-    backend._api._timeout_s = _TIMEOUT_S
-    return backend
+    return impatient(make, proxy.kubeconfig(tmp_path))
 
 
 def _plan(backend, shape):

@@ -23,9 +23,18 @@ if REAL:
 else:
     from kubefake.fixture import cluster, limited_user, namespace, own_cluster
 
-from given import backend, make, queue  # noqa: E402  # after the path
+from given import backend, make, proxy, queue  # noqa: E402  # after the path
 
-__all__ = ["backend", "cluster", "limited_user", "make", "namespace", "own_cluster", "queue"]
+__all__ = [
+    "backend",
+    "cluster",
+    "limited_user",
+    "make",
+    "namespace",
+    "own_cluster",
+    "proxy",
+    "queue",
+]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,7 +1,10 @@
 """What tests of Kubernetes gangs share: backends of the test's namespace, plans, what is left."""
 
+import threading
+
 import pytest
 from attrs import evolve
+from faultproxy import FaultProxy
 from gfcluster.shell import wait_until
 
 from gpufabric._frozen import freeze, thaw
@@ -25,6 +28,13 @@ def make(cluster, namespace):
     yield backend
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def proxy(cluster):
+    """Stands before the server, and makes faults."""
+    with FaultProxy.before(cluster.kubeconfig) as server:
+        yield server
 
 
 @pytest.fixture
@@ -73,6 +83,17 @@ def plan_of(backend, run="echo hi", *, num_nodes=2, run_id="", without=(), **fie
         return None if best is None else backend.plan(task, best, site, run=run_id)
 
     return wait_until("there is an offer", planned, timeout_s=30, diagnose=lambda: told[0])
+
+
+def launched_at_once(plan, *backends):
+    """The ref that each of several launchers of one plan gets."""
+    refs = []
+    threads = [threading.Thread(target=lambda b=b: refs.append(b.apply(plan))) for b in backends]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return refs
 
 
 def nothing_left(backend):

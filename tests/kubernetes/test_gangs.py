@@ -1,11 +1,9 @@
 """What Kubernetes gangs keep beyond the contract, on the fake and on a real cluster."""
 
-import threading
-
 import pytest
 import yaml
 from attrs import evolve
-from given import ended, lines_of, nothing_left, plan_of
+from given import ended, launched_at_once, lines_of, nothing_left, plan_of
 
 from gpufabric.backends.kubernetes._apply import leftovers
 from gpufabric.backends.kubernetes._manifest import CANCELLED
@@ -81,14 +79,7 @@ def test_a_gang_on_dressed_nodes_has_what_its_platform_needs(backend, own_cluste
 
 def test_two_launchers_with_one_plan_make_one_job(backend, make):
     plan, other = plan_of(backend), make()
-    refs = []
-    threads = [
-        threading.Thread(target=lambda b=b: refs.append(b.apply(plan))) for b in (backend, other)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    refs = launched_at_once(plan, backend, other)
     assert len(refs) == 2
     assert len(set(refs)) == 1
     assert list(backend.jobs()) == refs[:1]

@@ -13,17 +13,10 @@ from faultproxy import (
     LOST,
     TOO_MANY,
     UNAVAILABLE,
-    FaultProxy,
 )
 
 from gpufabric.backends.kubernetes._api import Api
 from gpufabric.errors import NotFoundError, TransientError
-
-
-@pytest.fixture
-def proxy(cluster):
-    with FaultProxy.before(cluster.kubeconfig) as server:
-        yield server
 
 
 @pytest.fixture

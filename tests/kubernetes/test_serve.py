@@ -1,11 +1,9 @@
 """Gangs that serve: started again as a whole whenever a node ends, until someone ends them."""
 
-import threading
-
 import pytest
 from attrs import evolve
 from gfcluster.shell import wait_until
-from given import nothing_left, plan_of
+from given import launched_at_once, nothing_left, plan_of
 
 import gpufabric as gf
 from gpufabric._frozen import thaw
@@ -144,14 +142,8 @@ def test_a_set_whose_launcher_died_has_no_pods_and_is_let_go_by_the_next(serving
 
 
 def test_two_launchers_with_one_plan_make_one_set(serving, make):
-    plan, other, refs = plan_of(serving, UNTIL, resources=SMALL), make(serve=True), []
-    threads = [
-        threading.Thread(target=lambda b=b: refs.append(b.apply(plan))) for b in (serving, other)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    plan, other = plan_of(serving, UNTIL, resources=SMALL), make(serve=True)
+    refs = launched_at_once(plan, serving, other)
     assert len(refs) == 2
     assert list(serving.jobs()) == refs[:1] == refs[1:]
     assert len(pods_of(serving)) == 2

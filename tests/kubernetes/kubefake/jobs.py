@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .errors import Json, Refusal
 from .events import Events, reference
-from .objects import Objects, now, suffix
+from .objects import Objects, controlled_by, now, suffix
 from .store import Entry, Key
 
 TABLE = "jobs.batch"
@@ -28,13 +28,20 @@ class Parent(Protocol):
         ...
 
 
-class Jobs:
-    """Makes pods for Jobs, counts them, and says how the Job ended."""
+class Controller:
+    """What makes objects for those of its kind."""
 
     def __init__(self, objects: Objects, events: Events, parent: Parent) -> None:
         self._objects = objects
         self._events = events
         self._parent = parent
+
+
+class Jobs(Controller):
+    """Makes pods for Jobs, counts them, and says how the Job ended."""
+
+    def __init__(self, objects: Objects, events: Events, parent: Parent) -> None:
+        super().__init__(objects, events, parent)
         self._failed: defaultdict[str, dict[str, str]] = defaultdict(dict)  # job -> pod -> verdict
         self._done: defaultdict[str, set[int]] = defaultdict(set)
         self._dropped: set[str] = set()  # pods that a suspension ended: no failures
@@ -316,10 +323,7 @@ def pod_of(job: Json, number: int | None) -> Json:
         "name": f"{base[:57]}-{suffix()}", "generateName": f"{base}-",
         "labels": dict(meta.get("labels") or {}),
         "annotations": dict(meta.get("annotations") or {}),
-        "ownerReferences": [{
-            "apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"],
-            "controller": True, "blockOwnerDeletion": True,
-        }],
+        "ownerReferences": [controlled_by(job)],
     }  # fmt: skip
     spec = template["spec"]
     if number is not None:

@@ -5,9 +5,9 @@ import re
 from collections.abc import Sequence
 
 from .errors import Json, Refusal
-from .events import Events, reference
-from .jobs import Parent, condition
-from .objects import Objects, now
+from .events import reference
+from .jobs import Controller, condition
+from .objects import controlled_by, now
 from .store import Entry
 
 TABLE = "jobsets.jobset.x-k8s.io"
@@ -16,13 +16,8 @@ ATTEMPT = f"{_PREFIX}/restart-attempt"
 _SERVED = ("jobset.x-k8s.io", "v1alpha2", "jobsets")
 
 
-class JobSets:
+class JobSets(Controller):
     """Makes Jobs and a Service for JobSets, restarts them, and says how they ended."""
-
-    def __init__(self, objects: Objects, events: Events, parent: Parent) -> None:
-        self._objects = objects
-        self._events = events
-        self._parent = parent
 
     def look(self, entry: Entry) -> None:
         """One look at a JobSet."""
@@ -59,7 +54,7 @@ class JobSets:
             return
         self._create("services", meta["namespace"], {
             "kind": "Service", "apiVersion": "v1",
-            "metadata": {"name": name, "ownerReferences": [_owner(one)]},
+            "metadata": {"name": name, "ownerReferences": [controlled_by(one)]},
             "spec": {
                 "clusterIP": "None", "selector": {f"{_PREFIX}/jobset-name": meta["name"]},
                 "publishNotReadyAddresses": network["publishNotReadyAddresses"],
@@ -230,14 +225,6 @@ class JobSets:
         self._events.tell(reference(one), reason, words, warning=warning, component="jobset")
 
 
-def _owner(one: Json) -> Json:
-    meta = one["metadata"]
-    return {
-        "apiVersion": one["apiVersion"], "kind": "JobSet", "name": meta["name"], "uid": meta["uid"],
-        "controller": True, "blockOwnerDeletion": True,
-    }  # fmt: skip
-
-
 def _job(one: Json, row: Json, index: int, number: int, total: int, restarts: int) -> Json:  # noqa: PLR0917
     """A Job as the controller makes it, with its labels on Job and pods."""
     meta, template = one["metadata"], Entry(row["template"]).copy()
@@ -265,7 +252,7 @@ def _job(one: Json, row: Json, index: int, number: int, total: int, restarts: in
     return {
         "kind": "Job", "apiVersion": "batch/v1",
         "metadata": {
-            "name": name, "namespace": meta["namespace"], "ownerReferences": [_owner(one)],
+            "name": name, "namespace": meta["namespace"], "ownerReferences": [controlled_by(one)],
             "labels": {**(outer.get("labels") or {}), **marks},
             "annotations": {**(outer.get("annotations") or {}), **marks},
         },

@@ -13,7 +13,7 @@ from .admission import QUEUE_LABEL
 from .errors import Json
 from .events import Events, reference
 from .jobs import condition
-from .objects import Objects, now
+from .objects import Objects, controlled_by, now
 from .quantities import Amounts, quantity, requests_of, told
 from .store import Entry
 
@@ -84,10 +84,7 @@ class Kueue:
                 "name": f"{kind}-{meta['name']}-{key}", "namespace": meta["namespace"],
                 "uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 1,
                 "labels": {f"{_GROUP}/job-uid": meta["uid"]},
-                "ownerReferences": [{
-                    "apiVersion": job["apiVersion"], "kind": job["kind"], "name": meta["name"],
-                    "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True,
-                }],
+                "ownerReferences": [controlled_by(job)],
             },
             "spec": {
                 "active": True, "queueName": meta["labels"][QUEUE_LABEL],

@@ -5,9 +5,9 @@ told in their name.
 """
 
 from .errors import Json, Refusal
-from .events import Events, reference
-from .jobs import Parent
-from .objects import Objects
+from .events import reference
+from .jobs import Controller
+from .objects import controlled_by
 from .store import Entry
 
 TABLE = "leaderworkersets.leaderworkerset.x-k8s.io"
@@ -15,13 +15,8 @@ _PREFIX = "leaderworkerset.sigs.k8s.io"
 _RETRY_S = 0.5
 
 
-class LeaderWorkerSets:
+class LeaderWorkerSets(Controller):
     """Makes group 0 of each set, and makes it anew when one of its containers has ended."""
-
-    def __init__(self, objects: Objects, events: Events, parent: Parent) -> None:
-        self._objects = objects
-        self._events = events
-        self._parent = parent
 
     def look(self, entry: Entry) -> None:
         """One look at a set: it makes, or removes, its leader."""
@@ -70,7 +65,9 @@ class LeaderWorkerSets:
         marks = {f"{_PREFIX}/name": meta["name"]}
         self._create("services", meta["namespace"], {
             "kind": "Service", "apiVersion": "v1",
-            "metadata": {"name": meta["name"], "labels": marks, "ownerReferences": [_owner(one)]},
+            "metadata": {
+                "name": meta["name"], "labels": marks, "ownerReferences": [controlled_by(one)],
+            },
             "spec": {"clusterIP": "None", "selector": marks, "publishNotReadyAddresses": True},
         })  # fmt: skip
 
@@ -98,14 +95,6 @@ class LeaderWorkerSets:
         if not meta.get("deletionTimestamp"):
             options = {"propagationPolicy": policy}
             self._objects.delete(resource, meta["namespace"], meta["name"], options)
-
-
-def _owner(one: Json) -> Json:
-    meta = one["metadata"]
-    return {
-        "apiVersion": one["apiVersion"], "kind": one["kind"], "name": meta["name"],
-        "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True,
-    }  # fmt: skip
 
 
 def _restarted(pod: Json) -> bool:
@@ -139,7 +128,7 @@ def _pod(one: Json, owner: Json, rank: int) -> Json:
             "annotations": {
                 **(inner.get("annotations") or {}), f"{_PREFIX}/size": str(template["size"]),
             },
-            "ownerReferences": [_owner(owner)],
+            "ownerReferences": [controlled_by(owner)],
         },
         "spec": spec,
     }  # fmt: skip

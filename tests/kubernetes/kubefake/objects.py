@@ -36,6 +36,15 @@ def after(seconds: float) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def controlled_by(one: Json) -> Json:
+    """The owner reference of what a controller makes for an object."""
+    meta = one["metadata"]
+    return {
+        "apiVersion": one["apiVersion"], "kind": one["kind"], "name": meta["name"],
+        "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True,
+    }  # fmt: skip
+
+
 def suffix() -> str:
     """Five letters, as in generated names."""
     return "".join(secrets.choice(_LETTERS) for _ in range(5))
