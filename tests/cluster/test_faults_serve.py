@@ -1,5 +1,6 @@
 """What serves, on a real cluster whose parts fail: one gang that starts again, or nothing."""
 
+import contextlib
 import multiprocessing
 
 import pytest
@@ -8,7 +9,7 @@ from faultproxy import CUT, DONE_HANGS, FAULTS, HANGS, LOST
 from gfcluster.shell import wait_until
 from given import plan_of
 
-from gpufabric.errors import ConflictError, TransientError
+from gpufabric.errors import BackendError, ConflictError, TransientError
 from gpufabric.job import JobRef, JobState
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -135,7 +136,9 @@ def test_a_controller_that_comes_back_starts_the_gang_whose_node_ended(
     ref = backend.apply(_plan(backend))
     before = _uids(own_cluster, namespace)
     with own_cluster.fault("kill", "lws"):
-        backend.exec(ref, ["/bin/sh", "-c", "kill -9 -1"], node_rank=1).close()
+        killing = backend.exec(ref, ["/bin/sh", "-c", "kill -9 -1"], node_rank=1)
+        with contextlib.closing(killing), contextlib.suppress(BackendError):
+            killing.wait(timeout_s=20)  # it ends itself too; closed before, it may not have begun
         wait_until(
             "it is told", lambda: "node 1: exit code" in backend.status(ref).reason, timeout_s=30,
             diagnose=lambda: str(backend.status(ref)),
